@@ -6,14 +6,14 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from onenode.host import volume_mounts
-from onenode.host.host_paths import opened_host_path
-from onenode.host.payload_files import HostPath, Names
+from onenode.host import local_disks, volume_mounts
+from onenode.host.host_paths import kind_at, opened_host_path
+from onenode.host.payload_files import FileKind, HostPath, Names
 from onenode.host.volume_host import VolumeHost
 from onenode.host.volume_ownership import OwnershipReport, give_to_group, is_given
 from orlop.host.block import loop_devices
@@ -21,6 +21,7 @@ from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths
 from orlop.host.kernel.confined_paths import READ_FLAGS, DescriptorUse, Mounts, opened_below, reopen
 from orlop.host.mounts import mount_table, mounts
+from orlop.host.mounts.mounts import MountOptions
 
 T = TypeVar("T")
 FOLDER_MODE: Final = 0o750
@@ -142,6 +143,19 @@ class LinuxVolumeHost:
         except HostError as error:
             _if_missing(error, None)
 
+    # ---- local volumes -------------------------------------------------------------------------------------------
+
+    def kind_at(self, path: HostPath) -> FileKind | None:
+        return kind_at(path)
+
+    def bind(self, source: Names | HostPath, target: Names, options: MountOptions) -> None:
+        with self._opened_volume(source) as opened, self._parent_of(target) as parent:
+            volume_mounts.bind_within(opened, parent, target[-1], options)
+
+    def mount_disk(self, disk: HostPath, target: Names, fs_type: str, options: Sequence[str]) -> None:
+        with opened_host_path(disk) as opened, self._parent_of(target) as parent:
+            local_disks.mount_disk(opened, parent, target[-1], fs_type, options)
+
     # ---- raw block volumes ---------------------------------------------------------------------------------------
 
     def device_at(self, place: Names) -> str:
@@ -160,10 +174,10 @@ class LinuxVolumeHost:
         ):
             volume_mounts.mount_device(device, parent, file[-1])
 
-    def unmount_device(self, file: Names) -> None:
+    def unmount(self, place: Names) -> None:
         try:
-            with self._parent_of(file) as parent:
-                mounts.unmount(parent, file[-1])
+            with self._parent_of(place) as parent:
+                mounts.unmount(parent, place[-1])
         except HostError as error:
             _if_missing(error, None)
 

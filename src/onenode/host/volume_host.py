@@ -6,7 +6,8 @@ reasons named here apart. A volume is named by its place below kubelet's directo
 
 Of drivers' volumes nothing is mounted, unmounted, or removed here but one empty folder or one of our own files, except
 for subPaths (a part of a volume, mounted once more for one container) and for raw block volumes: the device that a
-driver left at its target, mounted once more at a file of ours, held by a loop device, linked for its pod.
+driver left at its target, mounted once more at a file of ours, held by a loop device, linked for its pod. Local volumes
+have no driver: a folder of the machine is bound, a disk is formatted once and mounted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from onenode.host.payload_files import FileKind, FolderPermissions, HostPath, Names, Payload
 from onenode.host.volume_ownership import OwnershipReport
+from orlop.host.mounts.mounts import MountOptions
 
 
 class VolumeHost(Protocol):
@@ -66,6 +68,18 @@ class VolumeHost(Protocol):
         EXDEV, ELOOP: a link leads out. EINVAL: no name. What is mounted at the target already is replaced.
         """
 
+    def kind_at(self, path: HostPath) -> FileKind | None:
+        """What is there; None: nothing."""
+
+    def bind(self, source: Names | HostPath, target: Names, options: MountOptions) -> None:
+        """Mounts a folder once more at a target, which is made. The same, mounted there already, is kept."""
+
+    def mount_disk(self, disk: HostPath, target: Names, fs_type: str, options: Sequence[str]) -> None:
+        """Mounts the file system of a block device; one without any gets one: `fs_type`, or ext4 if that is empty.
+
+        ENOTBLK: it is no block device. EBUSY: it is blank and in use. EINVAL: it holds something else.
+        """
+
     def unmount_subpath(self, target: Names) -> None:
         """The mount and its target; neither need be there."""
 
@@ -81,8 +95,8 @@ class VolumeHost(Protocol):
     def mount_device(self, place: Names, file: Names) -> None:
         """The device that a driver left there, at a file, which is made; what else is mounted at it is replaced."""
 
-    def unmount_device(self, file: Names) -> None:
-        """The file stays; nothing need be mounted. EBUSY: somebody has it open, such as a loop device."""
+    def unmount(self, place: Names) -> None:
+        """The file or folder stays; nothing need be mounted. EBUSY: somebody has it open, such as a loop device."""
 
     def hold_device(self, file: Names) -> str:
         """The loop device that has it, from before or now; so nobody can pull it away."""

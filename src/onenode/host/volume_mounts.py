@@ -54,6 +54,17 @@ def mount_within(source: int, parent: int, name: str) -> None:
         mounts.bind(source, target, options)
 
 
+def bind_within(source: int, parent: int, name: str, options: MountOptions) -> None:
+    """Bind a folder at a new folder; the same, mounted there already, is kept."""
+    mounted = mounts.mounted_at(parent, name)
+    if mounted is not None and mounted.root == mounts.identity_of(source) and not mounted.is_removed:
+        return
+    mounts.unmount(parent, name)
+    confined_paths.make_folder(parent, name, FOLDER_MODE)
+    with opened_below(parent, (name,), DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as target:
+        mounts.bind(source, target, options)
+
+
 def unmount_within(parent: int, name: str) -> None:
     """Afterwards neither the mount nor its target is there. ENOTEMPTY: somebody wrote into the target."""
     mounts.unmount(parent, name)
@@ -140,7 +151,7 @@ def opened_device(parent: int, name: str) -> Iterator[int]:
     except OSError as error:
         raise HostError.because(error, f"{path_of_entry(parent, name)} cannot be opened") from error
     try:
-        _refuse_what_is_none(handle)
+        refuse_no_device(handle)
         yield handle
     finally:
         os.close(handle)
@@ -185,7 +196,7 @@ def _number(handle: int) -> int | None:
     return found.st_rdev if stat.S_ISBLK(found.st_mode) else None
 
 
-def _refuse_what_is_none(handle: int) -> None:
+def refuse_no_device(handle: int) -> None:
     mode = os.fstat(handle).st_mode
     if not stat.S_ISBLK(mode):
         what = KINDS_OF_FILES.get(stat.S_IFMT(mode), "something else")

@@ -31,8 +31,9 @@ from onenode.processes.up_children import (
     parse_sidecars,
     sidecars_beside,
 )
-from onenode.processes.up_console import Console, greeting, state_line
+from onenode.processes.up_console import Console, greeting, state_line, static_greeting
 from onenode.processes.up_folder import held_folder, make_first_drive, node_name
+from onenode.processes.up_static import prepare_static_dir
 from orlop.admin.up_state import DEFAULT_STATE, UpState
 from orlop.csi.endpoint import TcpEndpoint, UnixEndpoint, parse_http_address, parse_unix_endpoint
 from orlop.foundation.go_flags import flag, group, text
@@ -41,7 +42,7 @@ from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import Level, level_named
 from orlop.foundation.task_group import TaskGroup
 from orlop.foundation.unix_socket import LONGEST_PATH
-from orlop.processes.daemon import EXIT_USAGE, CannotGoOn, Daemon, LogSettings, run_daemon
+from orlop.processes.daemon import EXIT_USAGE, CannotGoOn, Daemon, LogSettings, is_size, run_daemon
 from orlop.processes.drive_settings import patterns
 
 if TYPE_CHECKING:
@@ -134,6 +135,19 @@ class UpSettings:
         metavar="PATTERN,...",
         help="The only disks that can become drives; default: all but loop devices. To allow those: 'loop*'.",
     )
+    static_dir: Path | None = flag(
+        folder,
+        metavar="DIR",
+        help="A folder of disks for static volumes, created if missing: each disk that is mounted or linked there, and "
+        "each folder, becomes a PersistentVolume, and is erased when a claim has released it.",
+    )
+    static_wipe_rate: Quantity = flag(
+        Quantity.parse,
+        default="0",
+        metavar="QUANTITY",
+        check=is_size,
+        help="The most bytes per second that are overwritten on released disks, such as 10Mi to watch it; 0: no limit.",
+    )
     log: LogSettings = group(UpLogSettings)
 
     @property
@@ -146,6 +160,8 @@ class UpSettings:
             yield f"--state cannot be {str(self.state)!r}: the path may have {longest} bytes, as it holds sockets."
         if self.sidecars not in (Sidecars.AUTO, Sidecars.NONE) and self.driver is None:
             yield f"--sidecars={self.sidecars.value} is for a driver of your own: name its socket with --driver."
+        if self.static_dir is not None and self.driver is not None:
+            yield "--static-dir is served by our own node process, which does not run beside --driver."
 
 
 DAEMON: Final = Daemon(
@@ -164,6 +180,8 @@ async def run(settings: UpSettings, runtime: Runtime, stop: asyncio.Event, conso
             name = node_name(settings.node_name, state)
             if settings.driver is None:
                 make_first_drive(state, settings.capacity, name, runtime)
+            if settings.static_dir is not None:
+                prepare_static_dir(settings.static_dir, state)
             cluster = await _begin(settings, state, name, runtime, console, stack)
             await _until_ready(cluster, runtime, stop)
             if settings.driver is not None and os.access(settings.driver.path, os.F_OK):
@@ -172,6 +190,8 @@ async def run(settings: UpSettings, runtime: Runtime, stop: asyncio.Event, conso
                 ours, has_drive = settings.driver is None, settings.capacity != 0
                 drivers = tuple(cluster.drivers())
                 console.say(greeting(settings.state, name, drivers, is_ours=ours, has_drive=has_drive))
+                if settings.static_dir is not None:
+                    console.say(static_greeting(settings.state, settings.static_dir))
                 shown = _state_shown(cluster, runtime, console, str(settings.driver or ""))
                 await stack.enter_async_context(shown)
             await stop.wait()
@@ -191,13 +211,19 @@ async def _begin(
 
     host = ADDRESS_OF.get(settings.listen.host, settings.listen.host.strip("[]"))
     order = UpOrder(
-        state, name, ListenAddress(host, settings.listen.port), MOST_CONNECTIONS, "" if settings.driver else DRIVER
+        state,
+        name,
+        ListenAddress(host, settings.listen.port),
+        MOST_CONNECTIONS,
+        "" if settings.driver else DRIVER,
+        has_static_volumes=settings.static_dir is not None,
     )
     cluster = await stack.enter_async_context(running_cluster(order, runtime))
     if settings.driver is None:
         from orlop.records.cluster_objects import SYSTEM_NAMESPACE  # noqa: PLC0415 - imported by the cluster anyway
 
-        command = [*ORLOP, *_words("controller", _controller_flags(state, SYSTEM_NAMESPACE), settings)]
+        flags = _controller_flags(state, SYSTEM_NAMESPACE) | _static_flags(settings, state)
+        command = [*ORLOP, *_words("controller", flags, settings)]
         control = controller_of_drives(
             command, cluster.stored, state.controller_kubeconfig.exists, console.say, runtime
         )
@@ -215,7 +241,9 @@ def child_words(settings: UpSettings, state: UpState, name: str) -> list[str]:
     if settings.driver is not None:
         role, flags = "registrar", _registrar_flags(settings.driver.path, state)
     else:
-        role, flags = "node", _node_flags(state, name, settings.allowed_devices)
+        role, flags = "node", _node_flags(state, name, settings.allowed_devices) | _static_flags(settings, state)
+        if settings.static_dir is not None:
+            flags["static-wipe-rate"] = settings.static_wipe_rate
     return _words(role, flags, settings)
 
 
@@ -250,6 +278,11 @@ def _controller_flags(state: UpState, namespace: str) -> dict[str, object]:
         "drivername": DRIVER,
         "leader-election-namespace": namespace,
     }
+
+
+def _static_flags(settings: UpSettings, state: UpState) -> dict[str, object]:
+    """Return the flags that node and controller have in common."""
+    return {"static-config": state.static} if settings.static_dir is not None else {}
 
 
 def _registrar_flags(socket: str, state: UpState) -> dict[str, object]:

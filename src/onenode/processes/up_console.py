@@ -128,6 +128,15 @@ Orlop is up: one node, {node}; its state is in {state}. Ctrl-C stops it and keep
 {_what_to_try(state, has_drive=has_drive) if is_ours else _what_to_bring(state, drivers)}"""
 
 
+def static_greeting(state: Path, folder: Path) -> str:
+    """Where disks are put, and what to see of them."""
+    return f"""\
+Static volumes: mount or link a disk, or make a folder, in {folder}. The volumes, and how far a wipe is:
+
+{_program()} static list{_where(state)}
+"""
+
+
 def _what_to_bring(state: Path, drivers: Sequence[str]) -> str:
     """For a driver that is not ours."""
     orlop, where = _program(), _where(state)

@@ -13,22 +13,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from onenode.apiserver.access.rbac_rules import service_account_user
+from onenode.processes.up_static import STATIC_CLASS
+from orlop.binding.class_rules import NO_PROVISIONER
 from orlop.foundation.structured_log import Log
 from orlop.kube.api_errors import AlreadyExists, ApiError
 from orlop.kube.client import KubeClient, MergePatch
-from orlop.kube.kinds import Kind, kind_of_object
+from orlop.kube.kinds import STORAGE_CLASS, Kind, kind_of_object
 from orlop.kube.objects import ObjectName
 from orlop.records.cluster_objects import (
     NODE_ACCOUNT,
     SYSTEM_NAMESPACE,
     controller_access,
     csi_driver,
+    labelled_object,
     namespace_object,
     node_access,
     storage_class,
 )
 from orlop.records.definitions import definitions
 from orlop.records.node_policy import node_policy
+from orlop.records.static_policy import STATIC_NAMESPACE, access_of_shared_processes, static_namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,19 @@ def drive_objects() -> list[StoredObject]:
     policy = node_policy(service_account_user(SYSTEM_NAMESPACE, NODE_ACCOUNT))
     ours = [*policy, *controller_access(SYSTEM_NAMESPACE), *definitions()]
     return [*map(_stored, ours), _stored(storage_class(is_default=True), is_ours=False)]
+
+
+def static_objects() -> list[StoredObject]:
+    """Return what static volumes need besides, in the processes of volumes on drives."""
+    ours = [static_namespace(STATIC_NAMESPACE), *access_of_shared_processes(STATIC_NAMESPACE, SYSTEM_NAMESPACE)]
+    return [*map(_stored, ours), _stored(static_class(), is_ours=False)]
+
+
+def static_class() -> dict[str, Any]:
+    """Return the StorageClass: a pod is placed first, and a released disk is wiped."""
+    made = labelled_object(STORAGE_CLASS, STATIC_CLASS)
+    made |= {"provisioner": NO_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"}
+    return made | {"reclaimPolicy": "Delete"}
 
 
 async def store_objects(objects: Sequence[StoredObject], client: KubeClient, log: Log) -> None:

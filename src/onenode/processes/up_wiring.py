@@ -26,7 +26,7 @@ from onenode.kubelet.node.node_status_rules import NodeSettings, is_ready
 from onenode.kubelet.server.kubelet_server import KUBELET_SOCKET, serve_kubelet
 from onenode.processes.api_wiring import CONTROLLERS, VERSION, ApiSettings, RunningApi, serving_api
 from onenode.processes.child_credentials import ApiAddress, ChildAccount, ChildCredentials
-from onenode.processes.up_objects import drive_objects, first_objects, store_objects
+from onenode.processes.up_objects import drive_objects, first_objects, static_objects, store_objects
 from orlop import __version__
 from orlop.admin.up_state import DEFAULT_STATE, UpState
 from orlop.csi.grpc.grpc_transport import GrpcConnection
@@ -54,6 +54,7 @@ class UpOrder:
     listen: ListenAddress
     most_connections: int
     driver: str
+    has_static_volumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ async def _driver_objects(order: UpOrder, api: RunningApi, runtime: Runtime) -> 
     stored = asyncio.Event()
 
     async def store() -> None:
-        await store_objects(drive_objects(), client, log)
+        await store_objects([*drive_objects(), *(static_objects() if order.has_static_volumes else [])], client, log)
         stored.set()
         # Nobody has a token of the account before the policy that holds it to its own node.
         async with credentials.kept(accounts):

@@ -20,6 +20,8 @@ class FakeKubeletMachine(FakeMachine):
         """Limits of volumes in memory."""
         self.host_files: dict[str, FileKind] = {"/": FileKind.FOLDER}
         """Files of the host itself, by path."""
+        self.disk_formats: dict[str, str] = {}
+        """The file systems of its disks, by path."""
         self.refused_removals: list[Names] = []
         """Mounted places that kubelet tried to remove. A kernel refuses that only where it sees the mount itself."""
 

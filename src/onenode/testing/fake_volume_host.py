@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
+from zlib import crc32
 
-from onenode.host.payload_files import HostPath, Names
+from onenode.host.payload_files import FileKind, HostPath, Names
 from onenode.host.volume_host import VolumeHost
 from onenode.host.volume_ownership import OwnershipReport
 from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
+from orlop.host.mounts.mounts import FileIdentity, MountOptions
 from orlop.testing.fake_host.acts import Acts, refuse
-from orlop.testing.fake_host.machine import KUBELET_DIR
+from orlop.testing.fake_host.machine import KUBELET_DIR, FakeMount
 from orlop.testing.kill_points import KillPoints
 
 UNFINISHED = ".new"
@@ -131,6 +133,43 @@ class FakeVolumeHost:
         if target in self._machine.kubelet_folders:
             self.remove_folder(target)
 
+    # ---- local volumes -------------------------------------------------------------------------------------------
+
+    def kind_at(self, path: HostPath) -> FileKind | None:
+        with self._acts.look("kind_at"):
+            return self._machine.host_files.get(path.path)
+
+    def bind(self, source: Names | HostPath, target: Names, options: MountOptions) -> None:
+        self._refuse_missing(source)
+        self.make_folders(target)
+        with self._acts.change("bind", f"bind at {_shown(target)}"):
+            root, stack = self._root_of(source), self._machine.mounts.get(target)
+            if not stack or stack[-1].root != root:
+                self._machine.mounts[target] = [FakeMount(None, root, options)]
+
+    def mount_disk(self, disk: HostPath, target: Names, fs_type: str, options: Sequence[str]) -> None:
+        self._refuse_missing(disk)
+        if self._machine.host_files[disk.path] is not FileKind.BLOCK_DEVICE:
+            refuse(errno.ENOTBLK, f"{disk.path} is no block device")
+        formats = self._machine.disk_formats
+        if disk.path not in formats:
+            if "ro" in options:
+                refuse(errno.EROFS, f"cannot mount unformatted disk {disk.path} as read-only")
+            with self._acts.change("mount_disk", f"format {disk.path}"):
+                formats[disk.path] = fs_type or "ext4"
+        if fs_type and fs_type != formats[disk.path]:
+            refuse(errno.EINVAL, f'failed to mount the volume as "{fs_type}", it already contains {formats[disk.path]}')
+        self.make_folders(target)
+        with self._acts.change("mount_disk", f"mount {disk.path} at {_shown(target)}"):
+            self._machine.mounts[target] = [FakeMount(None, self._root_of(disk), MountOptions())]
+
+    def _root_of(self, source: Names | HostPath) -> FileIdentity:
+        """Each path of the host is a file system of its own."""
+        if isinstance(source, HostPath):
+            return FileIdentity(crc32(source.path.encode()), 1)
+        stack = self._machine.mounts.get(source)
+        return stack[-1].root if stack else FileIdentity(0, crc32(_shown(source).encode()))
+
     # ---- raw block volumes ---------------------------------------------------------------------------------------
 
     def device_at(self, place: Names) -> str:
@@ -150,19 +189,19 @@ class FakeVolumeHost:
             number = self._number(place)
         if self._machine.devices.get(file) == number:
             return
-        self.unmount_device(file)
+        self.unmount(file)
         self.make_file(file)
         with self._acts.change("mount_device", f"mount {_shown(place)} at {_shown(file)}"):
             self._machine.devices[file] = number
             self._machine.mounts[file] = list(self._machine.mounts[place])
 
-    def unmount_device(self, file: Names) -> None:
-        if self._machine.mounts.get(file):
-            with self._acts.change("unmount_device", f"unmount {_shown(file)}"):
-                if file in self._machine.busy or self.path_of(file) in self._machine.loops.values():
-                    refuse(errno.EBUSY, f"{_shown(file)} cannot be unmounted")
-                self._machine.mounts.pop(file)
-                self._machine.devices.pop(file, None)
+    def unmount(self, place: Names) -> None:
+        if self._machine.mounts.get(place):
+            with self._acts.change("unmount", f"unmount {_shown(place)}"):
+                if place in self._machine.busy or self.path_of(place) in self._machine.loops.values():
+                    refuse(errno.EBUSY, f"{_shown(place)} cannot be unmounted")
+                self._machine.mounts.pop(place)
+                self._machine.devices.pop(place, None)
 
     def hold_device(self, file: Names) -> str:
         path, loops = self.path_of(file), self._machine.loops
@@ -195,12 +234,16 @@ class FakeVolumeHost:
             self._take(link)
             self._machine.kubelet_files.add(link)
             self._machine.links[link] = path
+        if self._machine.host_files.get(path) is FileKind.BLOCK_DEVICE:
+            self._machine.place_device(link, crc32(path.encode()))
 
     def remove_link(self, link: Names) -> bool:
         for one in (_unfinished(link), link):
             if one in self._machine.links:
                 with self._acts.change("remove_link", f"remove {_shown(one)}"):
                     self._take(one)
+                    self._machine.devices.pop(one, None)
+                    self._machine.mounts.pop(one, None)  # of a device that it leads to
                 if one == link:
                     return True
         return False

@@ -63,6 +63,11 @@ class UpState:
         return self.folder / "folders"
 
     @property
+    def static(self) -> Path:
+        """The folder of the configuration of static volumes."""
+        return self.folder / "static"
+
+    @property
     def credentials(self) -> Path:
         """The folder with the kubeconfigs and tokens of the child processes."""
         return self.folder / "credentials"
@@ -106,7 +111,7 @@ class UpState:
 
     def own_names(self) -> frozenset[str]:
         sockets = (self.node_socket, self.controller_socket)
-        parts = (self.api, self.kubelet, self.scratch, self.drives, self.folders, self.credentials)
+        parts = (self.api, self.kubelet, self.scratch, self.drives, self.folders, self.static, self.credentials)
         own = (self.kubeconfig, *parts, self.lock, *sockets)
         return frozenset({*(path.name for path in own), *(f"{path.name}.lock" for path in sockets)})
 

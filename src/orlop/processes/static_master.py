@@ -22,12 +22,12 @@ from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import recording
 from orlop.kube.leader_election import LeadershipLost
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
-from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, is_absolute, run_daemon
+from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, run_daemon
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.kube_wiring import RequestRate, kube_access, kube_client
 from orlop.processes.lease_wiring import LeaderSettings, LeaseWiring
 from orlop.processes.static_master_wiring import MasterServices, configuration_watch, run_static_master
-from orlop.processes.static_settings import DEFAULT_CONFIGURATION, StaticMasterFlags
+from orlop.processes.static_settings import StaticMasterFlags, needed_configuration
 from orlop.static_pv.configuration_watch import ConfigurationWatch
 from orlop.static_pv.master_metrics import MasterMetrics
 
@@ -38,13 +38,7 @@ BURST: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterFlags(StaticMasterFlags):
-    static_config: str = flag(
-        text,
-        default=DEFAULT_CONFIGURATION,
-        metavar="DIR",
-        check=is_absolute,
-        help="The folder of the configuration, a ConfigMap of local-static-provisioner's keys.",
-    )
+    static_config: str = needed_configuration()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

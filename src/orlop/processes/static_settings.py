@@ -9,7 +9,7 @@ from typing import Final
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import at_least, flag, integer, text
 from orlop.foundation.quantity import Quantity
-from orlop.processes.daemon import CannotGoOn, is_absolute_or_none, is_not_negative, is_size, is_some_time
+from orlop.processes.daemon import CannotGoOn, is_absolute, is_absolute_or_none, is_not_negative, is_size, is_some_time
 from orlop.records.static_policy import STATIC_NAMESPACE
 
 DEFAULT_CONFIGURATION: Final = "/etc/provisioner/config"
@@ -33,6 +33,17 @@ class StaticSource:
         default=STATIC_NAMESPACE,
         metavar="NAMESPACE",
         help="The namespace of the ProvisionerStatus objects; only its admins should have rights there.",
+    )
+
+
+def needed_configuration() -> str:
+    """Declare --static-config for a process that does nothing without it."""
+    return flag(
+        text,
+        default=DEFAULT_CONFIGURATION,
+        metavar="DIR",
+        check=is_absolute,
+        help="The folder of the configuration, a ConfigMap of local-static-provisioner's keys.",
     )
 
 

@@ -12,10 +12,10 @@ from orlop.csi.endpoint import TcpEndpoint, parse_optional_http_address
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import flag, group, text
 from orlop.foundation.runtime import Runtime
-from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, is_absolute, run_daemon
+from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, run_daemon
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.node_reporting import using_api
-from orlop.processes.static_settings import DEFAULT_CONFIGURATION, StaticSettings
+from orlop.processes.static_settings import StaticSettings, needed_configuration
 from orlop.processes.static_wiring import static_work
 
 NAME: Final = "orlop-static-worker"
@@ -23,13 +23,7 @@ NAME: Final = "orlop-static-worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDiskSettings(StaticSettings):
-    static_config: str = flag(
-        text,
-        default=DEFAULT_CONFIGURATION,
-        metavar="DIR",
-        check=is_absolute,
-        help="The folder of the configuration, a ConfigMap of local-static-provisioner's keys.",
-    )
+    static_config: str = needed_configuration()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

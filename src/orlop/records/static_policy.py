@@ -12,7 +12,16 @@ from typing import Any, Final
 
 from orlop.kube.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, NAMESPACE, ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from orlop.records.api_record import GROUP
-from orlop.records.cluster_objects import EVENTS, READ, access_rule, granted, labelled_object
+from orlop.records.cluster_objects import (
+    CONTROLLER_ACCOUNT,
+    EVENTS,
+    FOLLOW,
+    NODE_ACCOUNT,
+    READ,
+    access_rule,
+    granted,
+    labelled_object,
+)
 from orlop.records.node_policy import (
     COMES_EMPTY,
     HAS_A_NODE,
@@ -36,13 +45,13 @@ WORKER_RULES: Final = (
 )
 MASTER_RULES: Final = (
     access_rule(GROUP, ("provisionerstatuses",), (*READ, "patch", "delete")),
-    access_rule("coordination.k8s.io", ("leases",), (*READ, "create", "update", "delete")),
+    access_rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
 )
 """In the namespace of the ProvisionerStatus objects, and nowhere else."""
 MASTER_CLUSTER_RULES: Final = (
     access_rule("", ("persistentvolumes",), (*READ, "create", "patch", "delete")),
     access_rule("", ("nodes",), READ),
-    access_rule("storage.k8s.io", ("storageclasses",), READ),
+    access_rule("storage.k8s.io", ("storageclasses",), FOLLOW),
     *EVENTS,
 )
 CREATES_ITS_STATUS: Final = policy_validation(
@@ -70,13 +79,19 @@ def master_access(namespace: str) -> list[ApiObject]:
 
 
 def _namespaced_access(name: str, component: str, namespace: str, rules: tuple[ApiObject, ...]) -> list[ApiObject]:
-    account, role, binding = (
-        labelled_object(kind, name, component=component, namespace=namespace)
-        for kind in (SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
-    )
+    account = labelled_object(SERVICE_ACCOUNT, name, component=component, namespace=namespace)
     # The workload asks for the token itself: no other pod of the account gets one unasked.
     account["automountServiceAccountToken"] = False
-    return [account, role | {"rules": list(rules)}, binding | granted(ROLE, name, name, namespace)]
+    return [account, *_role_of(name, component, namespace, rules, name, namespace)]
+
+
+def _role_of(
+    name: str, component: str, namespace: str, rules: tuple[ApiObject, ...], account: str, account_namespace: str
+) -> list[ApiObject]:
+    role, binding = (
+        labelled_object(kind, name, component=component, namespace=namespace) for kind in (ROLE, ROLE_BINDING)
+    )
+    return [role | {"rules": list(rules)}, binding | granted(ROLE, name, account, account_namespace)]
 
 
 def worker_policy(namespace: str) -> list[ApiObject]:
@@ -84,6 +99,17 @@ def worker_policy(namespace: str) -> list[ApiObject]:
     account = f"system:serviceaccount:{namespace}:{WORKER_ACCOUNT}"
     validations = (HAS_A_NODE, IS_OF_THE_NODE, CREATES_ITS_STATUS, COMES_EMPTY)
     return account_policy(WORKER_POLICY_NAME, "static-worker", account, (PROVISIONER_STATUS,), validations)
+
+
+def access_of_shared_processes(namespace: str, system_namespace: str) -> list[ApiObject]:
+    """Return what `orlop node` and `orlop controller` may do besides, where they serve static volumes too.
+
+    The policy of the node's account knows the ProvisionerStatus already, and the lease is the controller's own.
+    """
+    return [
+        *_role_of(WORKER_ACCOUNT, "static-worker", namespace, WORKER_RULES, NODE_ACCOUNT, system_namespace),
+        *_role_of(MASTER_ACCOUNT, "static-master", namespace, MASTER_RULES[:1], CONTROLLER_ACCOUNT, system_namespace),
+    ]
 
 
 def static_cluster_objects(namespace: str = STATIC_NAMESPACE) -> list[ApiObject]:

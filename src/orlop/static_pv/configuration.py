@@ -44,6 +44,7 @@ LONGEST_NAME: Final = 253
 LARGEST_NUMBER: Final = 1 << 64
 SHORTENED: Final = reprlib.Repr()
 SHORTENED.maxstring = 200
+LOST_AND_FOUND: Final = "lost+found"
 VOLUME_MODES: Final = ("Filesystem", "Block")
 ACCESS_MODES: Final = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 DEFAULT_RESYNC: Final = Duration.of(minutes=5)
@@ -82,6 +83,9 @@ class StaticClass:
 
     def stated_size(self, entry: str) -> int:
         """Return the size stated for a folder without a mount of its own; 0 if it is to be a mount."""
+        # Where the folder of the class is itself a file system, that one belongs to fsck, whatever the pattern is.
+        if entry == LOST_AND_FOUND:
+            return 0
         return next((each.size for each in self.directories if matches(each.pattern, entry)), 0)
 
 

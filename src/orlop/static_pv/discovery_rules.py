@@ -143,7 +143,7 @@ def _volume(static_class: StaticClass, entry: DiskEntry, node: str, size: int) -
         volume_mode=BLOCK if static_class.volume_mode == BLOCK else FILE_SYSTEM,
         device=entry.kind is EntryKind.DEVICE,
         file_system=entry.file_system[:LONGEST_NAME],
-        identity=entry.identity[:LONGEST_NAME],
+        identity=entry.recognized_by[:LONGEST_NAME],
     )
 
 

@@ -76,6 +76,8 @@ def _step_of_present(disks: NodeDisks, volume: VersionedVolume) -> DiskStep:
     if disks.report is None:
         # Without a worker the volume may be another product's.
         return _step_of_lost(disks, volume)
+    if facts.handed_back and facts.handed_back == disks.report.uid:
+        return LeaveAlone("it is handed back, and the worker's object of that time is still seen")
     listed = disks.listed.get(facts.name)
     if (patch := keeping_patch(facts, volume.version, listed.identity if listed is not None else "")) is not None:
         return PatchVolume(patch, "recorded")
@@ -83,7 +85,11 @@ def _step_of_present(disks: NodeDisks, volume: VersionedVolume) -> DiskStep:
         return _step_of_released(volume)
     if disks.node is None:
         return _step_of_lost(disks, volume)
-    if disks.report.volumes is None or not disks.report.is_discovered:
+    return _step_of_offered(disks.report, volume, listed)
+
+
+def _step_of_offered(report: DiskReport, volume: VersionedVolume, listed: LocalVolume | None) -> DiskStep:
+    if report.volumes is None or not report.is_discovered:
         return LeaveAlone("it is not known which disks the node has")
     return _step_of_missing(volume) if listed is None else _step_of_listed(volume, listed)
 

@@ -17,6 +17,7 @@ from sys import intern
 from typing import Any, Final
 
 from orlop.binding import claim_state_rules as state
+from orlop.host.static_disks.disk_entries import is_outdated
 from orlop.kube import objects
 from orlop.kube.patches import JsonPatch
 from orlop.records.api_record import GROUP
@@ -34,7 +35,14 @@ DISK_IDENTITY: Final = f"{GROUP}/disk-identity"
 WIPE_DECIDED: Final = f"{GROUP}/wipe-decided"
 """Annotation: the disk is to be wiped, whatever is changed from then on. Written before the operation is requested."""
 RELEASE: Final = f"{GROUP}/release"
-"""Annotation, written by an admin: how the disk of a volume that is being deleted comes back."""
+"""Annotation, written by an admin: how the disk of a volume that is being deleted comes back, and of which deletion.
+
+One that was written before the deletion would decide about data that a claim has written since: it does not count.
+"""
+HANDED_BACK: Final = f"{GROUP}/handed-back"
+"""Annotation: the uid of the ProvisionerStatus under which the volume was handed back. A master that has not seen yet
+that this object is gone must not take the volume over again."""
+NO_REPORT: Final = "none"
 AS_IS: Final = "as-is"
 WIPE: Final = "wipe"
 PROVISIONER_PREFIX: Final = "local-volume-provisioner-"
@@ -70,6 +78,9 @@ class StaticVolume:
     is_wipe_decided: bool
     identity: str
     release: str
+    """How its disk comes back, of this deletion; empty: an admin has not decided."""
+    deleted_at: str = ""
+    handed_back: str = ""
     was_seen_bound: bool = False
     """A claim had it when the master saw it last, and has it no more."""
 
@@ -132,8 +143,24 @@ def read_static_volume(volume: ApiObject) -> StaticVolume | None:
         was_bound_by_controller=state.BOUND_BY_CONTROLLER in annotations,
         is_wipe_decided=WIPE_DECIDED in annotations,
         identity=annotations.get(DISK_IDENTITY) or "",
-        release=annotations.get(RELEASE) or "",
+        release=_release_of(annotations.get(RELEASE) or "", _deleted_at(volume)),
+        deleted_at=_deleted_at(volume),
+        handed_back=annotations.get(HANDED_BACK) or "",
     )
+
+
+def release_note(how: str, deleted_at: str) -> str:
+    """Return the value of the annotation for the deletion that began at this time."""
+    return f"{how} {deleted_at}"
+
+
+def _release_of(note: str, deleted_at: str) -> str:
+    how, _, of_deletion = note.partition(" ")
+    return how if deleted_at and of_deletion == deleted_at else ""
+
+
+def _deleted_at(volume: ApiObject) -> str:
+    return str(_mapping(volume, "metadata").get("deletionTimestamp") or "")
 
 
 def _possible_nodes(provisioner: str) -> Iterator[str]:
@@ -228,7 +255,9 @@ def keeping_patch(volume: StaticVolume, version: str, identity: str) -> JsonPatc
         patch = patch.add("metadata", "finalizers", *path, value=value)
     if volume.was_ever_bound and not volume.is_ever_bound_noted:
         patch = patch.add("metadata", "annotations", EVER_BOUND, value="true")
-    if identity and not volume.identity:
+    # Without an identity of its own a disk is recognized only until the machine restarts. While a claim has it, or none
+    # had it yet, what it is recognized by since then replaces what was noted before.
+    if identity and (not volume.identity or (not volume.is_being_deleted and is_outdated(volume.identity, identity))):
         patch = patch.add("metadata", "annotations", DISK_IDENTITY, value=identity)
     return None if patch == start else patch
 
@@ -239,6 +268,11 @@ def releasing_patch(volume: StaticVolume, version: str) -> JsonPatch:
     for place in reversed([at for at, name in enumerate(volume.finalizers) if name == WIPE_FINALIZER]):
         patch = patch.remove("metadata", "finalizers", place)
     return patch
+
+
+def handing_back_patch(volume: StaticVolume, version: str, report_uid: str) -> JsonPatch:
+    """Remove our finalizer, and note of which ProvisionerStatus the volume was."""
+    return releasing_patch(volume, version).add("metadata", "annotations", HANDED_BACK, value=report_uid or NO_REPORT)
 
 
 def capacity_patch(volume: StaticVolume, version: str, capacity: int) -> JsonPatch:

@@ -128,8 +128,8 @@ def test_a_device_is_mounted_once_more_and_unmounted_and_the_file_stays(place: P
         place.host.remove_file(FILE)
     assert busy.value.errno == errno.EBUSY
 
-    place.host.unmount_device(FILE)
-    place.host.unmount_device(FILE)
+    place.host.unmount(FILE)
+    place.host.unmount(FILE)
 
     assert not place.host.is_mounted(FILE)
     assert place.host.is_there(FILE)
@@ -144,7 +144,7 @@ def test_another_device_takes_the_place_of_the_one_before(place: Place):
 
     place.host.mount_device(PUBLISHED, FILE)
 
-    place.host.unmount_device(FILE)
+    place.host.unmount(FILE)
     assert not place.host.is_mounted(FILE)
 
 
@@ -156,13 +156,13 @@ def test_a_device_is_held_once_found_again_and_released(place: Place):
     assert place.host.hold_device(FILE) == held
     assert place.loops() == [place.host.path_of(FILE)]
     with pytest.raises(HostError) as busy:
-        place.host.unmount_device(FILE)
+        place.host.unmount(FILE)
     assert busy.value.errno == errno.EBUSY
 
     assert place.host.release_device(FILE)
     assert not place.host.release_device(FILE)
     assert place.loops() == []
-    place.host.unmount_device(FILE)
+    place.host.unmount(FILE)
 
 
 def test_what_is_no_device_is_not_held(place: Place):
@@ -205,7 +205,7 @@ def test_files_and_links_need_their_folder(place: Place):
             refused(("missing", "x"))
         assert error.value.errno == errno.ENOENT
     assert not place.host.remove_link(("missing", "x"))
-    place.host.unmount_device(("missing", "x"))
+    place.host.unmount(("missing", "x"))
 
 
 # ---- on this kernel alone --------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_a_drivers_own_link_to_a_device_is_followed(linux: tuple[Path, LinuxVolu
     assert host.device_at(PUBLISHED) == str(device)
     host.mount_device(PUBLISHED, FILE)
     assert room.joinpath(*FILE).stat().st_rdev == device.stat().st_rdev
-    host.unmount_device(FILE)
+    host.unmount(FILE)
 
 
 def test_what_holds_a_device_cannot_write_to_it(linux: tuple[Path, LinuxVolumeHost, Path]):

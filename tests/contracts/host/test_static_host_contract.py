@@ -15,7 +15,7 @@ import pytest
 
 from orlop.foundation.clock import SystemClock
 from orlop.host.host_errors import HostError
-from orlop.host.static_disks.disk_entries import DiskEntry, EntryKind
+from orlop.host.static_disks.disk_entries import DiskEntry, EntryKind, is_session
 from orlop.host.static_disks.linux_static_host import LinuxStaticHost
 from orlop.host.static_host import StaticHost
 from orlop.testing.fake_host import FakeMachine, FakeStaticDisk, FakeStaticHost
@@ -232,6 +232,23 @@ def test_another_disk_in_the_place_of_the_released_one_is_left_alone(disks: Disk
     assert reason(lambda: disks.host.run_cleaner(disks.folder, "device", released, ["true"], stop)) == errno.ENODEV
     assert reason(lambda: disks.host.empty_folder(disks.folder, "mount", "fs:other", stop)) == errno.ENODEV
     assert disks.names("mount") == {"a", "b"}
+
+
+def test_a_disk_that_nothing_identifies_is_known_until_the_machine_restarts(disks: DiskFolder):
+    stop = threading.Event()
+    for name in ("device", "mount", "folder"):
+        assert entries(disks)[name].session == entries(disks)[name].session
+        assert is_session(entries(disks)[name].session)
+        assert not is_session(identity(disks, name))
+    known, mount = (entries(disks)[name].session for name in ("device", "mount"))
+    hold(disks, "device", known)
+
+    disks.swap_device()
+    assert reason(lambda: hold(disks, "device", known)) == errno.ENODEV
+    assert reason(lambda: disks.host.run_cleaner(disks.folder, "device", known, ["true"], stop)) == errno.ENODEV
+    assert reason(lambda: disks.host.empty_folder(disks.folder, "folder", mount, stop)) == errno.ENODEV
+    disks.host.empty_folder(disks.folder, "mount", mount, stop)
+    assert disks.names("mount") == set()
 
 
 def test_what_is_no_device_cannot_be_held(disks: DiskFolder):

@@ -35,11 +35,13 @@ from orlop.static_pv.static_volume_rules import (
     WIPE_DECIDED,
     WIPE_FINALIZER,
     read_static_volume,
+    release_note,
 )
 from support.static_volumes.static_objects import node_object, report_object
 from support.static_volumes.static_views import NAME, disks, operation
 from support.static_volumes.static_views import local_volume as listed
 
+DELETED_AT = "2026-01-01T00:00:00Z"
 FITTING_STEPS = {
     "WaitsForWipe": (EndVolume, PatchVolume),
     "Released": (LeaveAlone,),
@@ -61,7 +63,8 @@ def static_volumes() -> Iterator[dict[str, Any]]:
         for phase in ("Released", "Failed") if is_used else ("Available", ""):
             yield static_volume(policy, phase, {EVER_BOUND: "true"} if is_used else {}, has_claim=has_claim)
             for decided, release in product((False, True), ("", WIPE, AS_IS)):
-                notes = {EVER_BOUND: is_used, WIPE_DECIDED: decided and is_used, RELEASE: release}
+                note = release_note(release, DELETED_AT) if release else ""
+                notes = {EVER_BOUND: is_used, WIPE_DECIDED: decided and is_used, RELEASE: note}
                 annotations = {key: str(value) for key, value in notes.items() if value}
                 yield static_volume(policy, phase, annotations, has_claim=has_claim, is_deleted=True)
 
@@ -72,7 +75,7 @@ def static_volume(
     metadata: dict[str, Any] = {"name": NAME, "uid": "u1", "resourceVersion": "7", "finalizers": [WIPE_FINALIZER]}
     metadata["annotations"] = {state.PROVISIONED_BY: "local-volume-provisioner-n1", **annotations}
     if is_deleted:
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        metadata["deletionTimestamp"] = DELETED_AT
     spec: dict[str, Any] = {
         "local": {"path": "/mnt/fast/disk1"},
         "capacity": {"storage": "20Gi"},

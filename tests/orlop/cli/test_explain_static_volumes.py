@@ -7,10 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from orlop.kube.client import MergePatch
 from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.objects import ObjectName
 from orlop.records.provisioner_status import PROVISIONER_STATUS, DeleteOperation, DeleteStatus
-from orlop.static_pv.static_volume_rules import AS_IS, RELEASE, WIPE, WIPE_DECIDED, WIPE_FINALIZER, new_volume
+from orlop.static_pv.static_volume_rules import (
+    AS_IS,
+    RELEASE,
+    WIPE,
+    WIPE_DECIDED,
+    WIPE_FINALIZER,
+    new_volume,
+    release_note,
+)
 from support.explaining.explained_clusters import TENANT, Cluster, Explained, explained, let_tenant_read
 from support.static_volumes.static_objects import (
     CLASS,
@@ -58,6 +67,12 @@ def explain(*, deleted: bool = False, user: Any = None, nodes: tuple[str, ...] =
         if deleted:
             await cluster.delete(PERSISTENT_VOLUME, made)
             await cluster.without_finalizer(PERSISTENT_VOLUME, made, "kubernetes.io/pv-protection")
+        if how := changes.get("release"):
+            name = ObjectName(None, NAME)
+            found = await cluster.client.get(PERSISTENT_VOLUME, name)
+            note = release_note(how, found["metadata"]["deletionTimestamp"])
+            mark = MergePatch({"metadata": {"annotations": {RELEASE: note}}})
+            await cluster.client.patch(PERSISTENT_VOLUME, name, mark)
         if "listed" in changes or "wipe" in changes:
             await report(cluster, made["metadata"]["uid"], **changes)
         if user is not None:
@@ -97,12 +112,12 @@ FAILED = {
         ({**USED, **HERE, **RETAIN, "deleted": True}, "Retained", "it was used, and its policy Retain"),
         ({**USED, **HERE, "deleted": True}, "WaitsForWipe", "is wiped before it goes"),
         (
-            {**USED, **HERE, **RETAIN, "deleted": True, "annotations": {RELEASE: WIPE}},
+            {**USED, **HERE, **RETAIN, "deleted": True, "release": WIPE},
             "WaitsForWipe",
             "is wiped before it goes",
         ),
         (
-            {**USED, **HERE, **RETAIN, "deleted": True, "annotations": {RELEASE: AS_IS}},
+            {**USED, **HERE, **RETAIN, "deleted": True, "release": AS_IS},
             "BeingDeleted",
             "it is released as it is",
         ),

@@ -20,6 +20,7 @@ from orlop.static_pv.static_volume_rules import (
     WIPE_DECIDED,
     WIPE_FINALIZER,
     new_volume,
+    release_note,
 )
 from support.drives.typed_commands import Bench, bench
 from support.static_volumes.static_objects import (
@@ -59,8 +60,10 @@ def report(here: Bench, *statuses: DeleteStatus, operations: tuple[Any, ...] = (
     here.do(lambda client: client.patch(PROVISIONER_STATUS, name, MergePatch({"status": status}), subresource="status"))
 
 
-def volume(here: Bench, phase: str = "Available", *, deleted: bool = False, **more: Any) -> dict[str, Any]:
-    """Create the volume of disk1; `more`: annotations and fields of its spec."""
+def volume(
+    here: Bench, phase: str = "Available", *, deleted: bool = False, release: str = "", **more: Any
+) -> dict[str, Any]:
+    """Create the volume of disk1; `release`: of its deletion; `more`: annotations and fields of its spec."""
     node = here.get(NODE, "n1")
     obj = new_volume(D1, CONFIGURATION.classes[0], node, class_object(), CONFIGURATION)
     obj["metadata"]["annotations"] |= more.pop("annotations", {})
@@ -69,7 +72,14 @@ def volume(here: Bench, phase: str = "Available", *, deleted: bool = False, **mo
     made = here.create(PERSISTENT_VOLUME, obj, phase=phase)
     if deleted:
         here.do(lambda client: client.delete(PERSISTENT_VOLUME, ObjectName(None, D1.name)))
+    if release:
+        note = {"metadata": {"annotations": {RELEASE: release_note(release, deleted_at(here))}}}
+        here.do(lambda client: client.patch(PERSISTENT_VOLUME, ObjectName(None, D1.name), MergePatch(note)))
     return made
+
+
+def deleted_at(here: Bench) -> str:
+    return str(stored(here)["metadata"]["deletionTimestamp"])
 
 
 def released(here: Bench, policy: str = "Retain", **more: Any) -> dict[str, Any]:
@@ -122,7 +132,7 @@ def test_a_wipe_is_shown_with_a_bar_of_its_progress(here: Bench):
     ("changes", "state"),
     [
         ({"deleted": True}, "Retained"),
-        ({"deleted": True, "annotations": {RELEASE: AS_IS}}, "Terminating"),
+        ({"deleted": True, "release": AS_IS}, "Terminating"),
         ({}, "Released"),
     ],
 )
@@ -161,7 +171,7 @@ def test_a_released_volume_is_deleted_with_what_is_to_happen_to_its_disk(here: B
 
     assert done.code == 0
     found = stored(here)
-    assert found["metadata"]["annotations"][RELEASE] == how
+    assert found["metadata"]["annotations"][RELEASE] == release_note(how, deleted_at(here))
     assert found["metadata"]["annotations"][EVER_BOUND] == "true"
     assert "deletionTimestamp" in found["metadata"]
     assert here.typed("static", "release", D1.name, flag, "--yes").code == 0
@@ -198,7 +208,7 @@ def test_nothing_is_destroyed_without_an_answer(here: Bench):
         (
             "--wipe",
             "Released",
-            {"claimRef": CLAIM, "annotations": {RELEASE: AS_IS}, "deleted": True},
+            {"claimRef": CLAIM, "release": AS_IS, "deleted": True},
             "it is being released as it is",
         ),
     ],
@@ -223,7 +233,7 @@ def test_a_wipe_that_fails_is_given_up(here: Bench):
     report(here, DeleteStatus(uid=uid, state="Error", message="it hangs"), operations=about)
 
     assert here.typed("static", "release", D1.name, "--as-is", "--yes").code == 0
-    assert stored(here)["metadata"]["annotations"][RELEASE] == AS_IS
+    assert stored(here)["metadata"]["annotations"][RELEASE] == release_note(AS_IS, deleted_at(here))
 
 
 def test_a_disk_without_a_volume_cannot_be_released(here: Bench):
@@ -247,7 +257,7 @@ def test_only_a_node_that_is_gone_is_forgotten(here: Bench):
     assert done.code == 0
     assert "Give up the data of 1 disk of n1?" in done.err
     assert "kubectl -n team delete pvc data" in done.err
-    assert stored(here)["metadata"]["annotations"][RELEASE] == AS_IS
+    assert stored(here)["metadata"]["annotations"][RELEASE] == release_note(AS_IS, deleted_at(here))
     assert "deletionTimestamp" in stored(here)["metadata"]
 
 

@@ -10,19 +10,11 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
-from onenode.apiserver.access.access_policy import AccessPolicy
-from onenode.apiserver.access.rbac_rules import (
-    Allowed,
-    Decision,
-    Question,
-    ResourceQuestion,
-    User,
-    service_account_user,
-)
+from onenode.apiserver.access.rbac_rules import User, service_account_user
 from orlop.binding import claim_state_rules as state
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process_transport import InProcessConnection
@@ -51,11 +43,10 @@ from support.api.api_wires import Before, Wire, refusal
 from support.drives.reporting_nodes import ReportingWorld, put_volume, volume_on_disk
 from support.drives.watched_nodes import GIB, ID, OTHER, ROOT, drive_disk, machine_with
 from support.drives.watched_nodes import NODE as NODE_NAME
+from support.used_rights import Right, granted_rights, note_used_rights
 
 pytestmark = pytest.mark.virtual_time
 Object = dict[str, Any]
-Right: TypeAlias = tuple[str, str, str, str]
-"""The account, the API group, the resource with its subresource, and the verb."""
 DRIVER = "csi.orlop.dev"
 EXCUSED: dict[Right, str] = {
     (
@@ -68,34 +59,9 @@ EXCUSED: dict[Right, str] = {
 """Rights of paths that are too rare to be driven here, with the reason of each."""
 
 
-def granted() -> set[Right]:
-    """Return the rights of every account by its bindings."""
-    objects_ = {(each["kind"], each["metadata"]["name"]): each for each in cluster_objects()}
-    return {
-        (subject["name"], group, resource, verb)
-        for (kind, _), binding in objects_.items()
-        if kind in {"ClusterRoleBinding", "RoleBinding"}
-        for subject in binding["subjects"]
-        for rule in objects_[binding["roleRef"]["kind"], binding["roleRef"]["name"]]["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> set[Right]:
-    rights: set[Right] = set()
-    decide = AccessPolicy.decide
-
-    def noting(policy: AccessPolicy, user: User, question: Question) -> Decision:
-        decision = decide(policy, user, question)
-        if isinstance(question, ResourceQuestion) and isinstance(decision, Allowed):
-            rights.add((user.name.rpartition(":")[2], question.group, question.whole_resource, question.verb))
-        return decision
-
-    monkeypatch.setattr(AccessPolicy, "decide", noting)
-    return rights
+    return note_used_rights(monkeypatch)
 
 
 class WholeLife(ReportingWorld):
@@ -217,7 +183,7 @@ async def test_every_right_of_node_and_controller_is_used(used: set[Right]):
                 await world.until(lambda: world.find(PERSISTENT_VOLUME, volume))
         await _live_with_old_events(world, machine)
 
-    assert granted() - used == EXCUSED.keys()
+    assert granted_rights(cluster_objects()) - used == EXCUSED.keys()
 
 
 async def _live(world: WholeLife, machine: FakeMachine) -> None:

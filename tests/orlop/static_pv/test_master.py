@@ -12,7 +12,7 @@ from orlop.kube.objects import ObjectName
 from orlop.records.provisioner_status import PROVISIONER_STATUS
 from orlop.static_pv.master import NODE_GONE_SECONDS
 from orlop.static_pv.naming_rules import volume_name
-from orlop.static_pv.static_volume_rules import EVER_BOUND, RELEASE, WIPE, WIPE_FINALIZER
+from orlop.static_pv.static_volume_rules import AS_IS, EVER_BOUND, RELEASE, WIPE, WIPE_FINALIZER, release_note
 from support.static_volumes.static_objects import CLASS, CONFIGURATION, GIB, SPACE, class_object, node_object
 from support.static_volumes.static_worlds import StaticWorld
 
@@ -172,11 +172,28 @@ async def test_a_retained_volume_that_is_deleted_waits_for_an_admin():
         (note,) = await world.events("VolumeRetained")
         assert f"orlop static release {PV} --wipe, or --as-is" in note
         assert world.nodes["n1"].disks["disk0"].data
-        annotations = {"metadata": {"annotations": {RELEASE: WIPE}}}
+        deleted = (await world.volumes())[PV]["metadata"]["deletionTimestamp"]
+        annotations = {"metadata": {"annotations": {RELEASE: release_note(WIPE, deleted)}}}
         await world.merge(PERSISTENT_VOLUME, PV, annotations)
         await world.settle(30.0)
         assert world.nodes["n1"].disks["disk0"].data == ""
         assert await world.phases() == {PV: "Available"}
+
+
+@pytest.mark.parametrize("note", [AS_IS, WIPE, release_note(AS_IS, "2026-01-01T00:00:00Z"), release_note(AS_IS, "")])
+async def test_a_release_that_was_noted_before_the_deletion_does_not_count(note: str):
+    """Since then a claim may have written other data."""
+    async with StaticWorld("n1", reclaimPolicy="Retain") as world, world.master():
+        world.kubernetes.want("c")
+        await world.settle(30.0)
+        await world.merge(PERSISTENT_VOLUME, PV, {"metadata": {"annotations": {RELEASE: note}}})
+        world.kubernetes.unwant("c")
+        await world.delete(PERSISTENT_VOLUME, PV)
+        await world.settle(30.0)
+
+        assert world.nodes["n1"].disks["disk0"].data
+        assert "deletionTimestamp" in (await world.volumes())[PV]["metadata"]
+        assert await world.events("VolumeRetained")
 
 
 async def test_a_disk_that_cannot_be_offered_is_reported_on_its_node_and_offered_when_it_can():

@@ -19,6 +19,7 @@ from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes.volume_manager import VolumeManager
 from onenode.kubelet.volumes.volume_paths import BLOCK_ROOT
 from onenode.kubelet.volumes.volume_seams import KubeletDisk, OwnNode
+from onenode.kubelet.volumes.volume_values import LOCAL_DRIVER
 from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
 from onenode.testing.fake_volume_host import FakeVolumeHost
 from orlop.csi.client import CsiClient
@@ -209,13 +210,22 @@ class VolumeWorld(ClusterWorld):
         return await self.pod(name, volume, containers=[container(volumeDevices=devices)])
 
     async def bound_claim(self, claim_name: str = "c", pv: str = "pv1", handle: str = "h1", **spec: Any) -> None:
+        """With `csi` None, `spec` names another source."""
         if self.storage.volumes.get(handle) is None:
             self.storage.add_volume(handle, 1 << 30)
-        source = {"driver": DRIVER, "volumeHandle": handle, **spec.pop("csi", {})}
+        csi = spec.pop("csi", {})
+        source = None if csi is None else {"driver": DRIVER, "volumeHandle": handle, **csi}
         made = await self.create(PERSISTENT_VOLUME_CLAIM, claim(claim_name, volumeName=pv))
         reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": claim_name, "uid": uid(made)}
         await self.create(PERSISTENT_VOLUME, volume(pv, csi=source, claimRef=reference, **spec))
         await self.bind(claim_name)
+
+    async def local_claim(self, path: str, fs_type: str = "", **spec: Any) -> None:
+        """A claim that is bound to a PersistentVolume of the type `local`, on this node."""
+        here = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+        source = {"path": path, **({"fsType": fs_type} if fs_type else {})}
+        spec = {"nodeAffinity": {"required": {"nodeSelectorTerms": [here]}}, **spec}
+        await self.bound_claim(csi=None, local=source, **spec)
 
     async def bind(self, claim_name: str) -> None:
         bound = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
@@ -231,7 +241,7 @@ class VolumeWorld(ClusterWorld):
         """Folders, files and mounts that belong to a volume or a pod."""
         machine = self.machine
         base = {("pods",), ("plugins",), ("plugins", "kubernetes.io"), ("plugins", "kubernetes.io", "csi")}
-        base |= {("plugins", "kubernetes.io", "csi", DRIVER), ()}
+        base |= {("plugins", "kubernetes.io", "csi", name) for name in (DRIVER, LOCAL_DRIVER)} | {()}
         base |= {BLOCK_ROOT, (*BLOCK_ROOT, "staging"), (*BLOCK_ROOT, "publish")}
         names = (
             (machine.kubelet_folders - base) | machine.kubelet_files | {at for at, it in machine.mounts.items() if it}

@@ -32,7 +32,15 @@ from orlop.static_pv.master import StaticMaster
 from orlop.static_pv.master_metrics import MasterMetrics
 from orlop.static_pv.master_view import master_view
 from orlop.static_pv.naming_rules import volume_name
-from orlop.static_pv.static_volume_rules import AS_IS, RELEASE, WIPE, WIPE_FINALIZER, StaticVolume, read_static_volume
+from orlop.static_pv.static_volume_rules import (
+    AS_IS,
+    RELEASE,
+    WIPE,
+    WIPE_FINALIZER,
+    StaticVolume,
+    read_static_volume,
+    release_note,
+)
 from orlop.testing.explorer import Act, ExploredTransport, Life, Stage
 from support.api.api_servers import TestServer, api_server
 from support.static_volumes.claim_models import KubernetesModel
@@ -164,8 +172,10 @@ class StaticDrama:
         if facts is not None and not facts.is_bound:
             if how == AS_IS and not facts.is_wipe_decided:
                 self.released_as_is.add(facts.uid)
-            await self._merge({"metadata": {"annotations": {RELEASE: how}}})
             await self._delete()
+            if (deleted := self.facts()) is not None and deleted.is_being_deleted:
+                note = release_note(how, deleted.deleted_at)
+                await self._merge({"metadata": {"annotations": {RELEASE: note}}})
 
     async def _merge(self, changes: dict[str, Any]) -> None:
         if self.volume() is not None:

@@ -23,6 +23,7 @@ from orlop.static_pv.master import StaticMaster
 from orlop.static_pv.master_metrics import MasterMetrics
 from orlop.static_pv.master_view import MasterView, master_view
 from orlop.static_pv.naming_rules import volume_name
+from support.api.api_wires import Wire
 from support.static_volumes.claim_models import KubernetesModel
 from support.static_volumes.static_objects import CLASS, CONFIGURATION, SPACE, create_cluster
 from support.static_volumes.worker_model import DiskModel, WorkerModel
@@ -54,6 +55,8 @@ class StaticWorld(ClusterWorld):
         self.of_class = of_class
         self.nodes: dict[str, ModelNode] = {}
         self.configuration: StaticConfiguration | None = CONFIGURATION
+        self.wire = Wire()
+        """The master's connection to the API server."""
 
     async def begin(self, ends: AsyncExitStack) -> None:
         await super().begin(ends)
@@ -80,7 +83,7 @@ class StaticWorld(ClusterWorld):
     @asynccontextmanager
     async def master(self, *, lost_claim_delay: float = 0.0) -> AsyncIterator[RunningMaster]:
         user = User(service_account_user(SPACE, MASTER_ACCOUNT))
-        transport: Transport = InProcessTransport(self.on.server, user)
+        transport: Transport = self.wire.around(InProcessTransport(self.on.server, user))
         async with (
             self.controller_parts("static-master", transport) as parts,
             master_view(parts.informers, SPACE) as view,

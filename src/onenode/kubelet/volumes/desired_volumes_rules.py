@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from onenode.kubelet.volumes.steps.csi_request_rules import driver_facts
+from onenode.kubelet.volumes.steps.csi_request_rules import facts_of
 from onenode.kubelet.volumes.steps.expansion_rules import claim_facts, storage_of
 from onenode.kubelet.volumes.volume_paths import TAKEN_BY_BLOCK, is_fit_name
 from onenode.kubelet.volumes.volume_values import (
+    LOCAL_DRIVER,
+    LOCAL_PATH,
     ApiObject,
     ClaimFacts,
     DesiredMount,
@@ -140,7 +142,7 @@ def _mount(pod: ApiObject, volume: ApiObject, found: VolumeObjects) -> DesiredMo
         spec, claim = _claimed_spec(pod, volume, found)
         read_only = bool((volume.get("persistentVolumeClaim") or {}).get("readOnly"))
     _refuse_unfit_names(pod, spec)
-    driver = driver_facts(found.drivers.get(spec.driver))
+    driver = facts_of(spec.driver, found.drivers.get(spec.driver))
     return DesiredMount(
         unique_name(spec, objects.uid(pod)),
         spec,
@@ -236,7 +238,7 @@ def _refuse_foreign_claim(pod: ApiObject, volume: ApiObject, claim: ApiObject) -
 
 def _persistent_spec(volume: ApiObject) -> VolumeSpec:
     spec, name = _spec(volume), objects.name(volume)
-    source = spec.get("csi")
+    source = spec.get("csi") or _local_source(name, spec)
     if source is None:
         raise NotYet(f'failed to get Plugin from volumeSpec for volume "{name}" err=no volume plugin matched')
     return VolumeSpec(
@@ -255,6 +257,20 @@ def _persistent_spec(volume: ApiObject) -> VolumeSpec:
         _secret(source.get("nodeExpandSecretRef")),
         storage_of(spec.get("capacity")),
     )
+
+
+def _local_source(name: str, spec: Mapping[str, Any]) -> ApiObject | None:
+    """A volume of the type `local`, as one of a driver. Kubelet too knows it by its PV's name."""
+    local = spec.get("local")
+    if local is None:
+        return None
+    attributes = {LOCAL_PATH: str(local.get("path") or "")}
+    return {
+        "driver": LOCAL_DRIVER,
+        "volumeHandle": name,
+        "fsType": local.get("fsType"),
+        "volumeAttributes": attributes,
+    }
 
 
 def _secret(reference: ApiObject | None) -> ObjectName | None:

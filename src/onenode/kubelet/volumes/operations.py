@@ -29,7 +29,7 @@ from onenode.kubelet.volumes.steps.mount_preconditions import MountPreconditions
 from onenode.kubelet.volumes.steps.mount_work import MountWork
 from onenode.kubelet.volumes.steps.outcome_rules import NotPrepared, StepFailed
 from onenode.kubelet.volumes.steps.unmount_work import UnmountWork
-from onenode.kubelet.volumes.volume_seams import KnownDrivers, KubeletDisk, OwnNode, reference_to
+from onenode.kubelet.volumes.volume_seams import KubeletDisk, OwnNode, StepDrivers, reference_to
 from onenode.kubelet.volumes.volume_values import ActualMount, DesiredMount, PodFacts, PodUid, UniqueName
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import Log
@@ -96,7 +96,7 @@ class VolumeSteps:
         self,
         api: NodeApi,
         node: OwnNode,
-        drivers: KnownDrivers,
+        drivers: StepDrivers,
         disk: KubeletDisk,
         actual: ActualState,
         runtime: Runtime,

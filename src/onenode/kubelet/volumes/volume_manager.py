@@ -31,7 +31,7 @@ from onenode.kubelet.volumes.reconstruction import AttachmentRecovery, reconstru
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.subpaths import SubPathMount, SubPathRefused, SubPaths
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import KnownDrivers, KubeletDisk, OwnNode, reference_to
+from onenode.kubelet.volumes.volume_seams import KnownDrivers, KubeletDisk, OwnNode, StepDrivers, reference_to
 from onenode.kubelet.volumes.volume_values import ApiObject, PodFacts, PodUid
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
@@ -66,7 +66,7 @@ class VolumeManager:
         self._leftovers = Leftovers(disk, runtime, self._changed)
         self._subpaths = SubPaths(disk)
         self._reports = FailureReports(api.events, runtime.log)
-        steps = VolumeSteps(api, node, drivers, disk, self._actual, runtime)
+        steps = VolumeSteps(api, node, StepDrivers(drivers, disk), disk, self._actual, runtime)
         self._operations = Operations(steps, self._reports, self._desired, self._actual, runtime, self._ended)
         self._attachments = AttachmentRecovery(api, self._actual, runtime)
         self._all_known = False

@@ -36,6 +36,20 @@ class KubeletDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class StepDrivers:
+    """What steps call: the CSI drivers, and the disk on which kubelet itself serves local volumes."""
+
+    known: KnownDrivers
+    disk: KubeletDisk
+
+    def driver(self, name: str) -> CsiClient | None:
+        return self.known.driver(name)
+
+    def csi_driver(self, name: str) -> ApiObject | None:
+        return self.known.csi_driver(name)
+
+
+@dataclass(frozen=True, slots=True)
 class OwnNode:
     """The Node object of this node."""
 

@@ -23,7 +23,6 @@ from orlop.admin.static.static_release_rules import (
     HandBackPlan,
     ReleasePlan,
     forget_plan,
-    hand_back_patch,
     hand_back_plan,
     is_kept_until_wiped,
     release_patch,
@@ -38,7 +37,13 @@ from orlop.kube.patches import JsonPatch
 from orlop.records.api_record import part_of
 from orlop.records.provisioner_status import PROVISIONER_STATUS, ProvisionerStatusStatus
 from orlop.static_pv.node_disks_rules import DiskReport, read_node_report
-from orlop.static_pv.static_volume_rules import AS_IS, StaticVolume, keeping_patch, read_static_volume
+from orlop.static_pv.static_volume_rules import (
+    AS_IS,
+    StaticVolume,
+    handing_back_patch,
+    keeping_patch,
+    read_static_volume,
+)
 
 MOST_ATTEMPTS: Final = 10
 AFTER_A_REFUSAL: Final = "start the worker of its node again, and repeat the command when its disk is offered again"
@@ -109,7 +114,7 @@ class OperatedStaticVolumes:
                 version = objects.resource_version(await self._kube.patch(PERSISTENT_VOLUME, name, patch))
             options = DeleteOptions(uid=volume.uid, version=version)
             deleted = await self._kube.delete(PERSISTENT_VOLUME, name, options)
-            version = objects.resource_version(deleted)
+            volume, version = read_static_volume(deleted) or volume, objects.resource_version(deleted)
         await self._patch(volume.name, release_patch(volume, version, how))
 
     # ---- forget --------------------------------------------------------------------------------------------------
@@ -164,13 +169,17 @@ class OperatedStaticVolumes:
     async def hand_back(self, node: str) -> int:
         """Remove our finalizers from the volumes of a node; return from how many.
 
-        Its ProvisionerStatus goes first: without one, the master leaves its volumes alone.
+        Its ProvisionerStatus goes first: without one, the master leaves its volumes alone. A master that has not seen
+        that yet is held off by a note in each volume. Which process is the master, and whether it runs, need not be
+        known: it may be part of a controller that has other work.
         """
         (plan,) = await self.hand_back_plans([node])
         if plan.why_not:
             raise ChangeRefused(f"The volumes of {node} are not handed back: {plan.why_not}.")
+        former = ""
         for report in await self._reports():
             if objects.name(report) == node:
+                former = objects.uid(report)
                 with suppress(NotFound):
                     options = DeleteOptions(uid=objects.uid(report))
                     await self._kube.delete(PROVISIONER_STATUS, objects.name_of(report), options)
@@ -183,7 +192,7 @@ class OperatedStaticVolumes:
             # disk would be offered as it is.
             if is_kept_until_wiped(volume):
                 raise ChangeRefused(f"{name} is being deleted, and its disk is not wiped: {AFTER_A_REFUSAL}.")
-            await self._patch(name, hand_back_patch(volume, version))
+            await self._patch(name, handing_back_patch(volume, version, former))
 
         for row in plan.volumes:
             await self._insist(row.name, partial(once, row.name))

@@ -18,7 +18,7 @@ from orlop.static_pv.static_volume_rules import (
     WIPE,
     StaticVolume,
     guarded_patch,
-    releasing_patch,
+    release_note,
 )
 
 NODE_EXISTS: Final = "the node exists: only a node that was deleted from the cluster is forgotten"
@@ -59,7 +59,8 @@ def _why_not(row: StaticRow, how: str) -> str:
 
 def release_patch(volume: StaticVolume, version: str, how: str) -> JsonPatch:
     """Name how the disk of a volume that is being deleted comes back."""
-    return guarded_patch(volume, version).add("metadata", "annotations", RELEASE, value=how)
+    note = release_note(how, volume.deleted_at)
+    return guarded_patch(volume, version).add("metadata", "annotations", RELEASE, value=note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,6 @@ def hand_back_plan(node: str, rows: tuple[StaticRow, ...], report: DiskReport | 
 def is_kept_until_wiped(volume: StaticVolume) -> bool:
     """Return whether a volume would vanish without our finalizer, and its disk may be dirty."""
     return volume.is_being_deleted and volume.was_ever_bound
-
-
-def hand_back_patch(volume: StaticVolume, version: str) -> JsonPatch:
-    return releasing_patch(volume, version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ from enum import Enum
 from typing import Final
 
 _LINK_OF_PLACE: Final = "/"
+DEVICE_SESSION: Final = "sequence"
+FOLDER_SESSION: Final = "folder"
+SESSIONS: Final = (DEVICE_SESSION, FOLDER_SESSION)
+"""What a disk is recognized by until the machine restarts: the kind, the boot, and what the kernel numbers."""
 
 
 class EntryKind(Enum):
@@ -36,7 +40,7 @@ class DiskEntry:
     identity: str = ""
     """What the disk is recognized by, also after a restart of the machine; empty: nothing is known."""
     session: str = ""
-    """What the device is recognized by until the machine restarts."""
+    """What the disk is recognized by until the machine restarts."""
     place: str = ""
     whole_disk: str = ""
     """The number of the disk that a device is a partition of."""
@@ -52,6 +56,26 @@ class DiskEntry:
     def recognized_by(self) -> str:
         """Return what the disk is recognized by at least until the machine restarts."""
         return self.identity or self.session
+
+
+def is_session(known: str) -> bool:
+    """Return whether something recognizes a disk only until the machine restarts."""
+    return known.startswith(tuple(f"{kind}:" for kind in SESSIONS))
+
+
+def is_outdated(known: str, now: str) -> bool:
+    """Return whether the machine has restarted between the two, so that they cannot be compared."""
+    return is_session(known) and is_session(now) and known.split(":")[1:2] != now.split(":")[1:2]
+
+
+def why_another(entry: DiskEntry, known: str) -> str:
+    """Return why an entry is not the disk that was known, or may not be, as the end of a sentence; empty if it is."""
+    if not known or known in (entry.identity, entry.session):
+        return ""
+    if not entry.identity and is_outdated(known, entry.session):
+        return "may not be the disk that was released: nothing identifies it, and the machine has restarted since"
+    shown = entry.recognized_by or "an unknown one"
+    return f"is not the disk that was released: that was {known}, this is {shown}"
 
 
 def overlaps(one: DiskEntry, other: DiskEntry) -> bool:

@@ -2,7 +2,7 @@
 
 A device: its World Wide Name, else its serial number; a partition: that of its disk and its place on it. A loop device:
 its file. A file system: its UUID. Where none of them is known, the kernel's sequence number identifies a disk until the
-machine restarts.
+machine restarts; a folder of such a file system, by the kernel's number of the file system and its inode.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from orlop.host.block.block_devices import opened_device
 from orlop.host.block.device_rules import BlockDevice
 from orlop.host.block.disk_signatures import read_content
 from orlop.host.host_errors import HostError
+from orlop.host.static_disks.disk_entries import DEVICE_SESSION, FOLDER_SESSION
 
 FILE_SYSTEM_UUID: Final = 0x80111500
 """FS_IOC_GETFSUUID, of Linux 6.9: struct fsuuid2, the length and sixteen bytes."""
@@ -36,7 +37,7 @@ def device_identity(device: BlockDevice, disk: BlockDevice | None) -> str:
 
 def device_session(device: BlockDevice, boot: str) -> str:
     """Return what the device is recognized by until the machine restarts."""
-    return f"sequence:{boot}:{device.disk_sequence}:{device.major_minor}" if device.disk_sequence else ""
+    return f"{DEVICE_SESSION}:{boot}:{device.disk_sequence}:{device.major_minor}" if device.disk_sequence else ""
 
 
 def file_system_uuid(folder: int, device: BlockDevice | None) -> str:
@@ -54,6 +55,15 @@ def file_system_identity(uuid: str, folder: int, path: str) -> str:
     if not uuid:
         return ""
     return f"fs:{uuid}" if path == "/" else f"fs:{uuid}:{os.fstat(folder).st_ino}"
+
+
+def folder_session(folder: int, boot: str) -> str:
+    """Return what a folder of a file system without a UUID is recognized by until the machine restarts.
+
+    Not the number of its mount: each mount namespace has others, and a worker in a container gets a new one each time.
+    """
+    status = os.fstat(folder)
+    return f"{FOLDER_SESSION}:{boot}:{status.st_dev}:{status.st_ino}" if boot else ""
 
 
 def _uuid_on(device: BlockDevice) -> str:

@@ -26,6 +26,8 @@ VOLUMES_OF_KUBELET: Final = re.compile(
     r"/kubernetes\.io~local-volume/|/kubernetes\.io/local-volume/mounts/|/volume-subpaths/|/volumeDevices/"
 )
 """In paths of mounts that kubelet makes of local volumes."""
+FOLDERS_OF_PODS: Final = re.compile(rf"{VOLUMES_OF_KUBELET.pattern}|/kubernetes\.io~csi/")
+"""In paths of mounts for pods, whatever made them. `orlop up` has local volumes beside those of drivers."""
 _NODES: Final = "devtmpfs"
 
 
@@ -136,7 +138,7 @@ def _mounts_of(folder: FolderInFileSystem, table: bytes) -> list[MountLine]:
 
 
 def _is_kubelets(line: MountLine) -> bool:
-    return VOLUMES_OF_KUBELET.search(line.mount_point) is not None
+    return FOLDERS_OF_PODS.search(line.mount_point) is not None
 
 
 def _is_copy(point: str, places: Iterable[str]) -> bool:

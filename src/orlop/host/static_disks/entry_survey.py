@@ -122,6 +122,7 @@ class EntrySurvey:
             located = folder_of_path(mount, os.readlink(path_of(folder)))
             uuid = self._uuid(folder, mount, device)
             identity = disk_identity.file_system_identity(uuid, folder, located.path)
+            session = disk_identity.folder_session(folder, self._devices.boot)
         whole = kernel_number(device.partition_of) if device is not None and device.partition_of else ""
         return DiskEntry(
             name=place.name,
@@ -129,6 +130,7 @@ class EntrySurvey:
             bytes=space.f_blocks * space.f_frsize,
             used_bytes=(space.f_blocks - space.f_bfree) * space.f_frsize,
             identity=identity,
+            session=session,
             place=f"{located.device}{located.path}",
             whole_disk=whole,
             device=device.name if device is not None else "",

@@ -28,7 +28,7 @@ from orlop.host.kernel.io_pressure import IoPressure
 from orlop.host.kernel.programs import run_until_stopped
 from orlop.host.mounts.mount_table import PROC, read_all_namespaces
 from orlop.host.static_disks.configuration_files import read_configuration_files
-from orlop.host.static_disks.disk_entries import DiskEntry, EntryKind
+from orlop.host.static_disks.disk_entries import DiskEntry, EntryKind, why_another
 from orlop.host.static_disks.disk_uses import all_uses, folder_uses
 from orlop.host.static_disks.entry_survey import EntrySurvey
 
@@ -153,12 +153,8 @@ def _lock(descriptor: int, path: str) -> None:
 
 
 def _refuse_another(entry: DiskEntry, identity: str, path: str) -> None:
-    if identity and entry.identity != identity:
-        raise HostError(
-            errno.ENODEV,
-            f"{path} is not the disk that was released: that was {identity}, this is "
-            f"{entry.identity or 'an unknown one'}. Put the old one back, or release the volume as it is.",
-        )
+    if why := why_another(entry, identity):
+        raise HostError(errno.ENODEV, f"{path} {why}. Put the old one back, or release the volume as it is.")
 
 
 def _own_is_host() -> bool:

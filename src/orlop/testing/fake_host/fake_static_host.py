@@ -17,7 +17,7 @@ from itertools import count
 from typing import Final
 
 from orlop.host.host_errors import HostError
-from orlop.host.static_disks.disk_entries import DiskEntry, EntryKind
+from orlop.host.static_disks.disk_entries import DEVICE_SESSION, FOLDER_SESSION, DiskEntry, EntryKind, why_another
 from orlop.host.static_host import StaticHost
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.machine import FakeMachine
@@ -47,6 +47,8 @@ class FakeStaticDisk:
     file_system: str = ""
     can_discard: bool = True
     number: int = field(default_factory=lambda: next(_numbers))
+    boot: str = "b1"
+    """The start of the machine since which the kernel knows it."""
 
 
 class FakeWipedDevice:
@@ -61,7 +63,7 @@ class FakeWipedDevice:
 
     @property
     def recognized_by(self) -> str:
-        return self._disk.identity or f"sequence:{self._disk.number}"
+        return self._disk.identity or _session(self._disk)
 
     def zero(self, start: int, count: int) -> None:
         self._overwrite("zero", start, count)
@@ -153,8 +155,8 @@ class FakeStaticHost:
 
     def _fit(self, folder: str, name: str, identity: str) -> FakeStaticDisk:
         disk = self._disk(folder, name)
-        if identity and disk.identity != identity:
-            refuse(errno.ENODEV, f"{folder}/{name} is not the disk that was released")
+        if why := why_another(_entry(name, disk), identity):
+            refuse(errno.ENODEV, f"{folder}/{name} {why}")
         if disk.used_by or disk.is_held:
             raise HostError(
                 errno.EBUSY, f"{folder}/{name} is in use: {'; '.join(disk.used_by) or 'it is being wiped'}."
@@ -168,6 +170,15 @@ class FakeStaticHost:
         return self._fit(folder, name, identity)
 
 
+def _session(disk: FakeStaticDisk) -> str:
+    match disk.kind:
+        case EntryKind.DEVICE:
+            return f"{DEVICE_SESSION}:{disk.boot}:{disk.number}"
+        case EntryKind.MOUNT | EntryKind.FOLDER:
+            return f"{FOLDER_SESSION}:{disk.boot}:{disk.number}"
+    return ""
+
+
 def _entry(name: str, disk: FakeStaticDisk) -> DiskEntry:
     is_device = disk.kind is EntryKind.DEVICE
     is_folder = disk.kind in {EntryKind.MOUNT, EntryKind.FOLDER}
@@ -177,7 +188,7 @@ def _entry(name: str, disk: FakeStaticDisk) -> DiskEntry:
         bytes=disk.bytes,
         used_bytes=len(disk.names) * BLOCK,
         identity=disk.identity,
-        session=f"sequence:{disk.number}" if is_device else "",
+        session=_session(disk),
         place=f"8:{disk.number}" if is_device else f"9:{disk.number}/" if is_folder else "",
         device=f"sd{disk.number}" if is_device else "",
         file_system=disk.file_system,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from onenode.host.payload_files import FileKind
 from onenode.kubelet.volumes.steps.subpaths import SubPathMount
 from orlop.csi.error_codes import CsiError
 from orlop.kube.api_errors import NotFound
@@ -50,6 +51,26 @@ async def make_both(world: VolumeWorld) -> None:
     inline = {"name": "scratch", "csi": {"driver": "d.example"}}
     claimed = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
     await world.pod("p", inline, claimed, securityContext={"fsGroup": 2000})
+
+
+async def make_local(world: VolumeWorld, kind: FileKind, mode: str) -> None:
+    world.machine.host_files["/mnt/disks/one"] = kind
+    await world.local_claim("/mnt/disks/one", volumeMode=mode)
+
+
+async def make_local_folder(world: VolumeWorld) -> None:
+    await make_local(world, FileKind.FOLDER, "Filesystem")
+    await world.claimed_pod()
+
+
+async def make_local_disk(world: VolumeWorld) -> None:
+    await make_local(world, FileKind.BLOCK_DEVICE, "Filesystem")
+    await world.claimed_pod(securityContext={"fsGroup": 2000})
+
+
+async def make_local_device(world: VolumeWorld) -> None:
+    await make_local(world, FileKind.BLOCK_DEVICE, "Block")
+    await world.device_pod()
 
 
 class Worlds:
@@ -96,7 +117,10 @@ def check(world: VolumeWorld) -> None:
 
 
 # A pod with both kinds has every effect of a pod with one of them.
-@pytest.mark.parametrize("make", [make_both, make_block, *([make_inline, make_persistent] if SOAK else [])])
+@pytest.mark.parametrize(
+    "make",
+    [make_both, make_block, make_local_disk, make_local_device, *([make_inline, make_persistent] if SOAK else [])],
+)
 async def test_a_kubelet_killed_at_any_effect_leaves_nothing_once_it_is_back(make: Any):
     async with AsyncExitStack() as stack:
         deaths = 2 if SOAK and make is make_inline else 1
@@ -105,7 +129,9 @@ async def test_a_kubelet_killed_at_any_effect_leaves_nothing_once_it_is_back(mak
         assert len(explored.effects) > 10
 
 
-@pytest.mark.parametrize("make", [make_inline, make_persistent, make_block])
+@pytest.mark.parametrize(
+    "make", [make_inline, make_persistent, make_block, make_local_folder, make_local_disk, make_local_device]
+)
 async def test_a_kubelet_killed_at_any_effect_leaves_nothing_of_a_pod_that_is_gone_when_it_is_back(make: Any):
     """Nobody wants the volume any more: what the driver did can be undone only where a file says so."""
     begun: list[VolumeWorld] = []
@@ -234,7 +260,7 @@ async def test_a_pod_whose_claim_cannot_be_read_after_a_restart_keeps_its_volume
         assert any(world.machine.mounts.values())
 
 
-@pytest.mark.parametrize("make", [make_persistent, make_block])
+@pytest.mark.parametrize("make", [make_persistent, make_block, make_local_folder, make_local_disk, make_local_device])
 async def test_what_a_reboot_left_without_its_mounts_is_cleaned_or_mounted_anew(make: Any):
     async with VolumeWorld() as world:
         await make(world)

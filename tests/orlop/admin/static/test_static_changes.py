@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onenode.testing.api_server import api_server
@@ -9,10 +11,15 @@ from orlop.admin.refusals import ChangeRefused
 from orlop.admin.static.static_changes import OperatedStaticVolumes
 from orlop.foundation.clock import SystemClock
 from orlop.kube.kinds import NODE, PERSISTENT_VOLUME
+from orlop.records.provisioner_status import PROVISIONER_STATUS
+from orlop.static_pv.disk_step_rules import LeaveAlone, PatchVolume
 from orlop.static_pv.master import NODE_GONE_SECONDS
+from orlop.static_pv.master_rules import next_disk_step
 from orlop.static_pv.naming_rules import volume_name
-from orlop.static_pv.static_volume_rules import AS_IS, WIPE, WIPE_FINALIZER
+from orlop.static_pv.node_disks_rules import VersionedVolume, read_node_report
+from orlop.static_pv.static_volume_rules import AS_IS, WIPE, WIPE_FINALIZER, read_static_volume
 from support.static_volumes.static_objects import CLASS
+from support.static_volumes.static_views import disks
 from support.static_volumes.static_worlds import StaticWorld
 
 PV = volume_name("disk0", "n1", CLASS)
@@ -78,6 +85,27 @@ async def test_a_node_that_is_gone_for_good_is_forgotten():
         world.kubernetes.unwant("b")
         await world.settle(30.0)
         assert await world.volumes() == {}
+
+
+@pytest.mark.virtual_time
+async def test_a_master_that_still_sees_the_former_report_does_not_take_a_volume_over_again():
+    async with StaticWorld("n1") as world:
+        async with world.master():
+            world.kubernetes.want("c")
+            await world.settle(30.0)
+            (report,) = (await world.client.list(PROVISIONER_STATUS)).items
+        world.nodes.pop("n1")
+        await OperatedStaticVolumes(world.client).hand_back("n1")
+        volume = (await world.volumes())[PV]
+        assert WIPE_FINALIZER not in (volume["metadata"].get("finalizers") or [])
+        facts = read_static_volume(volume)
+        assert facts is not None
+
+        views = {uid: replace(read_node_report(report), uid=uid) for uid in (report["metadata"]["uid"], "another")}
+        seen = VersionedVolume(facts, volume["metadata"]["resourceVersion"])
+        steps = {uid: next_disk_step(replace(disks(view), volumes={PV: seen}), PV) for uid, view in views.items()}
+        assert isinstance(steps[report["metadata"]["uid"]], LeaveAlone)
+        assert isinstance(steps["another"], PatchVolume)
 
 
 @pytest.mark.virtual_time

@@ -305,3 +305,21 @@ def test_a_disk_that_was_taken_and_another_put_in_is_recognized(host: LinuxStati
 
     assert error.errno == errno.ENODEV
     assert "not the disk that was released" in str(error)
+
+
+@pytest.mark.parametrize("place", ["kubernetes.io~local-volume/pv1", "kubernetes.io~csi/pv1/mount"])
+def test_a_mounted_disk_that_a_pod_has_is_not_emptied(host: LinuxStaticHost, room: Path, disk: LoopDisk, place: str):
+    run("mkfs.ext4", "-q", disk.path)
+    (room / "disks/disk1").mkdir()
+    run("mount", disk.path, room / "disks/disk1")
+    (room / "disks/disk1/x").write_text("precious")
+    pod = room / "kubelet/pods/u1/volumes" / place
+    pod.mkdir(parents=True)
+    run("mount", "--bind", room / "disks/disk1", pod)
+
+    refused = reason(lambda: empty(host, room, "disk1"))
+    assert refused.errno == errno.EBUSY
+    assert str(pod) in str(refused)
+    run("umount", pod)
+    empty(host, room, "disk1")
+    assert not (room / "disks/disk1/x").exists()

@@ -43,7 +43,7 @@ def unmap_device(host: VolumeHost, volume: str, pod_uid: PodUid) -> None:
     file = volume_paths.block_device(volume, pod_uid)
     host.release_device(file)
     host.remove_link(volume_paths.pod_device_link(pod_uid, volume))
-    host.unmount_device(file)
+    host.unmount(file)
 
 
 def forget_pod(host: VolumeHost, volume: str, pod_uid: PodUid) -> None:

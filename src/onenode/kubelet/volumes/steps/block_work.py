@@ -27,7 +27,7 @@ from onenode.kubelet.volumes.actual_state import ActualState
 from onenode.kubelet.volumes.steps import block_folders, volume_data
 from onenode.kubelet.volumes.steps import csi_request_rules as requests
 from onenode.kubelet.volumes.steps import event_texts as texts
-from onenode.kubelet.volumes.steps.csi_request_rules import StepFacts, driver_facts
+from onenode.kubelet.volumes.steps.csi_request_rules import StepFacts, facts_of
 from onenode.kubelet.volumes.steps.driver_calls import read_secret, talk_with
 from onenode.kubelet.volumes.steps.expansion_work import ExpansionWork
 from onenode.kubelet.volumes.steps.mount_folders import MountFolders
@@ -39,7 +39,7 @@ from onenode.kubelet.volumes.steps.outcome_rules import (
     after_failed_publish,
     after_failed_stage,
 )
-from onenode.kubelet.volumes.volume_seams import Drivers, KnownDrivers, KubeletDisk, reference_to
+from onenode.kubelet.volumes.volume_seams import KubeletDisk, StepDrivers, reference_to
 from onenode.kubelet.volumes.volume_values import (
     ActualMount,
     DesiredMount,
@@ -66,7 +66,7 @@ class BlockMapWork:
     def __init__(
         self,
         api: NodeApi,
-        drivers: KnownDrivers,
+        drivers: StepDrivers,
         disk: KubeletDisk,
         actual: ActualState,
         expansion: ExpansionWork,
@@ -161,7 +161,7 @@ class BlockMapWork:
     async def _publish(self, mount: DesiredMount, context: dict[str, str]) -> None:
         spec, prefix, host = mount.spec, texts.MAP_POD_DEVICE, self._host
         async with talk_with(self._drivers, self._runtime.clock, spec.driver, prefix, MAP_DOING) as driver:
-            about = driver_facts(self._drivers.csi_driver(spec.driver))
+            about = facts_of(spec.driver, self._drivers.csi_driver(spec.driver))
             secrets = await read_secret(self._api.kube, spec.publish_secret, NO_PUBLISH_WORDS, prefix)
             facts = StepFacts(await driver.capabilities(), about, context, secrets)
             await self._prepare(mount)
@@ -232,7 +232,7 @@ STAGES_ASKING: Final = (
 
 
 class BlockUnmapWork:
-    def __init__(self, drivers: Drivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime) -> None:
+    def __init__(self, drivers: StepDrivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime) -> None:
         self._drivers = drivers
         self._host = disk.host
         self._in_thread = disk.in_thread

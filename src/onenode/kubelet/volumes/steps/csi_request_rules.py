@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from onenode.kubelet.volumes.volume_values import DesiredMount, Lifecycle, PodFacts, VolumeMode, VolumeSpec
+from onenode.kubelet.volumes.volume_values import (
+    LOCAL_DRIVER,
+    DesiredMount,
+    Lifecycle,
+    PodFacts,
+    VolumeMode,
+    VolumeSpec,
+)
 from orlop.csi.proto import csi_pb2
 
 
@@ -26,6 +33,15 @@ class CsiDriverFacts:
     requires_republish: bool = False
     token_requests: tuple[Mapping[str, Any], ...] = ()
     tokens_in_secrets: bool = False
+
+
+LOCAL_FACTS: Final = CsiDriverFacts(exists=True, attach_required=False, fs_group_policy="File")
+"""Of local volumes, which have no CSIDriver."""
+
+
+def facts_of(name: str, driver: Mapping[str, Any] | None) -> CsiDriverFacts:
+    """Return what holds for the driver of a volume; `driver` is its CSIDriver."""
+    return LOCAL_FACTS if name == LOCAL_DRIVER else driver_facts(driver)
 
 
 def driver_facts(driver: Mapping[str, Any] | None) -> CsiDriverFacts:

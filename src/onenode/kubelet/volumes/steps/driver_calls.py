@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
 from onenode.kubelet.volumes.steps import event_texts
+from onenode.kubelet.volumes.steps.local_driver import LocalDriver
 from onenode.kubelet.volumes.steps.outcome_rules import StepFailed, failed_call
-from onenode.kubelet.volumes.volume_seams import Drivers
+from onenode.kubelet.volumes.volume_seams import StepDrivers
+from onenode.kubelet.volumes.volume_values import LOCAL_DRIVER
 from orlop.csi.client import CsiClient
 from orlop.csi.error_codes import CsiError
 from orlop.csi.proto import csi_pb2, rpc
@@ -57,9 +59,15 @@ class DriverTalk:
         return frozenset(known[number].name for number in numbers if number in known)
 
 
+AnyTalk: TypeAlias = DriverTalk | LocalDriver
+
+
 @asynccontextmanager
-async def talk_with(drivers: Drivers, clock: Clock, driver: str, prefix: str, doing: str) -> AsyncIterator[DriverTalk]:
+async def talk_with(drivers: StepDrivers, clock: Clock, driver: str, prefix: str, doing: str) -> AsyncIterator[AnyTalk]:
     """`doing` is how kubelet calls the step where the driver is not registered."""
+    if driver == LOCAL_DRIVER:
+        yield LocalDriver(drivers.disk, prefix)
+        return
     client = drivers.driver(driver)
     if client is None:
         raise StepFailed(prefix, event_texts.not_registered(doing, driver))

@@ -23,7 +23,7 @@ from onenode.kubelet.volumes.steps.csi_request_rules import StepFacts
 from onenode.kubelet.volumes.steps.driver_calls import read_secret, talk_with
 from onenode.kubelet.volumes.steps.expansion_rules import AlreadyExpanded, ExpandOnNode, NotNow
 from onenode.kubelet.volumes.steps.outcome_rules import FailureKind, NotPrepared, StepFailed
-from onenode.kubelet.volumes.volume_seams import Drivers, KubeletDisk, reference_to
+from onenode.kubelet.volumes.volume_seams import KubeletDisk, StepDrivers, reference_to
 from onenode.kubelet.volumes.volume_values import NOTHING, DesiredMount, VolumeMode
 from orlop.csi.error_codes import Code
 from orlop.csi.proto import rpc
@@ -54,7 +54,7 @@ class _NotSupported(Exception):
 
 class ExpansionWork:
     def __init__(
-        self, api: NodeApi, drivers: Drivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime
+        self, api: NodeApi, drivers: StepDrivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime
     ) -> None:
         self._api = api
         self._drivers = drivers

@@ -22,8 +22,8 @@ from onenode.kubelet.volumes.steps import csi_request_rules as requests
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps import volume_data
 from onenode.kubelet.volumes.steps.block_work import BlockMapWork
-from onenode.kubelet.volumes.steps.csi_request_rules import CsiDriverFacts, StepFacts, driver_facts
-from onenode.kubelet.volumes.steps.driver_calls import DriverTalk, read_secret, talk_with
+from onenode.kubelet.volumes.steps.csi_request_rules import CsiDriverFacts, StepFacts, facts_of
+from onenode.kubelet.volumes.steps.driver_calls import AnyTalk, read_secret, talk_with
 from onenode.kubelet.volumes.steps.expansion_work import ExpansionWork
 from onenode.kubelet.volumes.steps.fs_group import FsGroup, NoPolicy, check_policy, group_to_apply
 from onenode.kubelet.volumes.steps.mount_folders import MountFolders
@@ -35,8 +35,8 @@ from onenode.kubelet.volumes.steps.outcome_rules import (
     after_failed_stage,
 )
 from onenode.kubelet.volumes.steps.pod_tokens import ServiceAccountTokens
-from onenode.kubelet.volumes.volume_seams import KnownDrivers, KubeletDisk, reference_to
-from onenode.kubelet.volumes.volume_values import DesiredMount, Device, MountState, VolumeMode
+from onenode.kubelet.volumes.volume_seams import KubeletDisk, StepDrivers, reference_to
+from onenode.kubelet.volumes.volume_values import LOCAL_DRIVER, DesiredMount, Device, MountState, VolumeMode
 from orlop.csi.proto import rpc
 from orlop.foundation.runtime import Runtime
 
@@ -54,7 +54,7 @@ class MountWork:
     def __init__(
         self,
         api: NodeApi,
-        drivers: KnownDrivers,
+        drivers: StepDrivers,
         disk: KubeletDisk,
         actual: ActualState,
         expansion: ExpansionWork,
@@ -144,11 +144,16 @@ class MountWork:
             request = requests.publish_request(mount, facts, staging, self._host.path_of(target))
             await driver.call(rpc.NODE_PUBLISH_VOLUME, request)
         await self._look_at(mount)
-        if (group := group_to_apply(mount, facts)) is not None:
+        if (group := group_to_apply(mount, facts)) is not None and not self._is_shared(mount):
             await self._fs_group.apply(mount, group)
 
-    async def _publish_facts(self, mount: DesiredMount, context: dict[str, str], driver: DriverTalk) -> StepFacts:
-        about = driver_facts(self._drivers.csi_driver(mount.spec.driver))
+    def _is_shared(self, mount: DesiredMount) -> bool:
+        """Whether it is a local volume that another pod has: kubelet gives such a volume to the first pod's group."""
+        is_local = mount.spec.driver == LOCAL_DRIVER
+        return is_local and self._actual.is_used_by_others(mount.volume, mount.pod.uid)
+
+    async def _publish_facts(self, mount: DesiredMount, context: dict[str, str], driver: AnyTalk) -> StepFacts:
+        about = facts_of(mount.spec.driver, self._drivers.csi_driver(mount.spec.driver))
         _check_lifecycle(mount, about)
         secret = mount.spec.publish_secret
         facts = StepFacts(

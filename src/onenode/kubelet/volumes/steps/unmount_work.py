@@ -25,7 +25,7 @@ from onenode.kubelet.volumes.steps.mount_folders import MountFolders, StillMount
 from onenode.kubelet.volumes.steps.outcome_rules import FailureKind, NotPrepared, StepFailed
 from onenode.kubelet.volumes.steps.subpaths import SubPaths
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import Drivers, KubeletDisk
+from onenode.kubelet.volumes.volume_seams import KubeletDisk, StepDrivers
 from onenode.kubelet.volumes.volume_values import ActualMount, Device, UniqueName, VolumeMode
 from orlop.csi.proto import rpc
 from orlop.foundation.runtime import Runtime
@@ -42,7 +42,7 @@ UNMOUNT_DEVICE_DOING: Final = "attacher.UnmountDevice failed to create newCsiDri
 
 
 class UnmountWork:
-    def __init__(self, drivers: Drivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime) -> None:
+    def __init__(self, drivers: StepDrivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime) -> None:
         self._drivers = drivers
         self._host = disk.host
         self._in_thread = disk.in_thread
