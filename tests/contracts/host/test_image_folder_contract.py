@@ -10,7 +10,6 @@ from contextlib import ExitStack
 import pytest
 
 from orlop.host.block import image_files
-from orlop.host.block.image_devices import MOST_CHECKS
 from orlop.host.block.image_files import ImageShape
 from orlop.host.block.image_formats import MIB
 from orlop.host.host_errors import HostError
@@ -18,6 +17,7 @@ from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.mounts.mounts import MountOptions
 from orlop.host.node_host import FolderState, NodeHost
 from support.afterlife.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained, trashed
+from support.waiting import eventually_there
 
 PLAIN = MountOptions()
 POD = ("pods", "uid-1", "volumes", "kubernetes.io~csi", "scratch")
@@ -59,9 +59,9 @@ def mounted(host: NodeHost, options: MountOptions = PLAIN) -> None:
     host.mount_image(live("a"), "ext4", TARGET, options)
 
 
-def is_detached(host: NodeHost) -> bool:
+def wait_until_detached(host: NodeHost) -> None:
     """Programs that list all loop devices have each one open for a moment, which keeps it attached."""
-    return any(not host.workdir.mounted_folders() or os.sched_yield() for _ in range(MOST_CHECKS))
+    eventually_there(lambda: not host.workdir.mounted_folders())
 
 
 def shows(host: NodeHost, name: str) -> bool:
@@ -191,7 +191,7 @@ def test_a_folder_is_mounted_as_long_as_its_image_is(world: NodeWorld, host: Nod
     assert host.workdir.mounted_folders() == {retained("a")}
 
     end()
-    assert is_detached(host)
+    wait_until_detached(host)
     assert not host.workdir.snapshot_mounts().is_mounted(retained("a"), has_image=True)
 
 
@@ -204,7 +204,7 @@ def test_an_image_that_is_removed_while_it_is_mounted_can_be_unmounted(world: No
     assert found is not None
     assert found.is_removed
     assert host.kubelet_dir.unmount(TARGET) == 1
-    assert is_detached(host)
+    wait_until_detached(host)
 
 
 def test_what_cannot_be_mounted_is_refused(world: NodeWorld, host: NodeHost):
@@ -214,7 +214,7 @@ def test_what_cannot_be_mounted_is_refused(world: NodeWorld, host: NodeHost):
     assert reason(host.mount_image, live("b"), "ext4", TARGET, PLAIN) == errno.ENOENT
     assert reason(host.mount_image, live("c"), "ext4", TARGET, PLAIN) == errno.ENOENT
     assert reason(host.mount_image, live("a"), "ext4", (*POD, "missing"), PLAIN) == errno.ENOENT
-    assert is_detached(host)
+    wait_until_detached(host)
 
 
 def test_an_image_is_erased_with_its_folder(world: NodeWorld, host: NodeHost):
@@ -271,7 +271,7 @@ def test_the_content_of_an_image_is_read_where_nobody_sees_it(
             assert caught.value.errno == errno.EROFS
 
     linux.kubelet_dir.unmount(TARGET)
-    assert is_detached(linux)
+    wait_until_detached(linux)
 
 
 def test_the_root_of_an_image_has_the_mode_that_was_asked_for(linux: LinuxNodeHost):

@@ -19,6 +19,7 @@ from orlop.host.kernel.confined_paths import names_in
 from orlop.host.kernel.system_calls import new_file_system
 from orlop.host.mounts.mounts import identity_of
 from support.host.file_systems import MOUNTS, FileSystems
+from support.waiting import eventually_there
 
 pytestmark = MOUNTS
 ENDING = f"/{uuid4()}/image"
@@ -35,7 +36,7 @@ def image(request: pytest.FixtureRequest, file_systems: FileSystems) -> Iterator
     try:
         yield descriptor
     finally:
-        image_devices.detach(descriptor, ENDING)
+        eventually_there(lambda: detach_unless_open(descriptor))
         path.unlink()
         os.close(descriptor)
 
@@ -46,13 +47,15 @@ def resized(image: int, size: int) -> int:
     return image
 
 
-def is_detached(image: int) -> bool:
+def detach_unless_open(image: int) -> bool:
     """Programs that list all loop devices, such as losetup, have each one open for a moment, which keeps it there."""
-    for _ in range(image_devices.MOST_CHECKS):
-        if not image_devices.devices_of(image, ENDING):
-            return True
-        os.sched_yield()
-    return False
+    try:
+        image_devices.detach(image, ENDING)
+    except HostError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def written_to_device(device: str, data: bytes) -> None:
@@ -109,7 +112,7 @@ def test_a_device_for_a_mount_goes_when_it_is_not_mounted_after_all(image: int):
     with image_devices.attached_until_mounted(image, read_only=False, keeps_space=True) as device:
         assert [each.path for each in image_devices.devices_of(image, ENDING)] == [device]
 
-    assert is_detached(image)
+    eventually_there(lambda: not image_devices.devices_of(image, ENDING))
 
 
 def test_a_device_that_is_open_is_not_detached(image: int):
