@@ -32,6 +32,7 @@ from orlop.host.block.loop_devices import (
     UNTIL_CLOSED,
     attach,
     clear,
+    is_soon_detached,
     loop_names,
     opened_device,
     path_behind,
@@ -42,8 +43,6 @@ from orlop.host.mounts.mounts import FileIdentity, identity_of
 SECTOR: Final = 4096
 LOOP_MAJOR: Final = 7
 """The major device number of all loop devices."""
-MOST_CHECKS: Final = 2_000
-"""Of whether a device is gone: about 0.2 s of CPU. Another program that only lists devices is done by then."""
 GET_STATUS, SET_CAPACITY = 0x4C05, 0x4C07
 _STATUS: Final = struct.Struct("=QQ36xI176x")  # device and inode of the backing file, flags; of struct loop_info64
 _BY_NUMBER: Final = "/sys/dev/block"
@@ -126,14 +125,10 @@ def detach(image: int, ending: str, *, read_only: bool | None = None) -> int:
         _refuse_if_open(device.path)
         clear(device.path)
     cleared = {device.path for device in chosen}
-    # The kernel accepts CLEAR for a device that is open elsewhere, and detaches it at the last close. A program that
-    # lists loop devices has each of them open for a moment, and does not use this one: do not fail because of it.
-    for _ in range(MOST_CHECKS):
-        left = cleared & {device.path for device in devices_of(image, ending)}
-        if not left:
-            return len(chosen)
-        os.sched_yield()
-    raise HostError(errno.EBUSY, f"{min(left)} is in use: 'fuser {min(left)}' shows by whom. End that process.")
+    if is_soon_detached(lambda: any(device.path in cleared for device in devices_of(image, ending))):
+        return len(chosen)
+    devices = " ".join(sorted(cleared))
+    raise HostError(errno.EBUSY, f"{devices} is in use: 'fuser {devices}' shows by whom. End that process.")
 
 
 def detach_lost(folder: str, ending: str) -> int:
