@@ -32,9 +32,7 @@ JSON: Final = "application/json"
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-PAGE: Final = 200
-"""Objects in one response to a list. A process that starts lists several kinds at a time, and the bodies of their pages
-are the most that it ever has in memory: 2 MB less than with client-go's 500."""
+PAGE: Final = 200  # Pages are the most that a starting process has in memory: 2 MB less than with client-go's 500.
 RETRY_BACKOFF: Final = Backoff(initial=0.1, factor=2.0, cap=10.0, jitter=0.5)
 MOST_RELISTS: Final = 3
 UNAUTHORIZED: Final = 401
