@@ -137,7 +137,7 @@ def _volumes(
         threads=pools.upkeep,
         clock=runtime.clock,
         log=runtime.log,
-        drive_failed=watch.probes.probe_now,
+        drive_failed=watch.note_error,
         is_opening=is_opening,
         detach_lost=detach_lost,
         call_failed=call_failed,

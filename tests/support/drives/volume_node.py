@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from orlop.csi.proto import csi_pb2
+from orlop.driver.persistent.drive_errors import DriveFailure, disk_error_behind
 from orlop.driver.persistent.drive_table import DriveTable
 from orlop.driver.persistent.locked_volumes import LockedVolumes
 from orlop.driver.persistent.volume_condition import VolumeConditions
@@ -78,6 +79,8 @@ class Node:
         self.table, self.kubelet_dir = table, kubelet_dir
         self.paths = Paths(kubelet)
         self.failed_drives: list[str] = []
+        self.certain_failures: list[str] = []
+        """The errors that count against their drive at once."""
         self.failed_calls: list[tuple[str, str, str]] = []
         self.is_opening = False
         self.index = VolumeIndex(self.table, threads=right_here, log=silent_log())
@@ -89,7 +92,7 @@ class Node:
             threads=right_here,
             clock=VirtualClock(),
             log=silent_log(),
-            drive_failed=self.failed_drives.append,
+            drive_failed=self._note_failed_drive,
             is_opening=lambda: self.is_opening,
             detach_lost=self.detach_lost,
             call_failed=lambda *failure: self.failed_calls.append(failure),
@@ -101,6 +104,11 @@ class Node:
 
     def detach_lost(self, volume_id: str) -> None:
         """As the process does it."""
+
+    def _note_failed_drive(self, drive_id: str, error: BaseException) -> None:
+        self.failed_drives.append(drive_id)
+        if isinstance(failure := disk_error_behind(error), DriveFailure):
+            self.certain_failures.append(str(failure))
 
     async def stage(self, **options: Any) -> None:
         await self.service.NodeStageVolume(self.paths.staging(**options))

@@ -16,9 +16,10 @@ from typing import Final, TypeVar
 
 from orlop.csi.error_codes import Aborted, AlreadyExists, CsiError, FailedPrecondition, NotFound, Unavailable
 from orlop.driver.kubelet_calls import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
+from orlop.driver.persistent.drive_errors import DriveErrorListener, disk_error_behind, errors_of_drive
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
 from orlop.driver.persistent.node_request_rules import VolumeExpandOrder, VolumePublishOrder, VolumeStageOrder
-from orlop.driver.persistent.recorded_volumes import DISK_ERRORS, existing_volume
+from orlop.driver.persistent.recorded_volumes import existing_volume
 from orlop.driver.persistent.staged_mounts import VolumeMounts
 from orlop.driver.persistent.volume_index import VolumeIndex, without_old_paths
 from orlop.driver.persistent.volume_publishing import VolumePublishing
@@ -43,7 +44,7 @@ NOT_GROWN: Final = "its expansion was requested, and has not succeeded yet"
 class LockedVolumes:
     """The volumes on the drives of this node, used under locks.
 
-    `drive_failed` gets the id of a drive with an I/O error; it must not block. `is_opening` returns whether drives are
+    `drive_failed` gets the id of a drive and a disk error of a call on it. `is_opening` returns whether drives are
     still being opened after a start: an unknown volume may then be on one of them. `detach_lost` detaches the loop
     devices of a volume whose drive cannot be used; it blocks. `call_failed` gets a volume, the name of a call and the
     error, if the call was refused or failed; not if it may succeed a moment later.
@@ -59,7 +60,7 @@ class LockedVolumes:
         threads: Threads,
         clock: Clock,
         log: Log,
-        drive_failed: Callable[[str], object] = lambda _drive_id: None,
+        drive_failed: DriveErrorListener = lambda _drive_id, _error: None,
         is_opening: Callable[[], bool] = lambda: False,
         detach_lost: Callable[[str], object] = lambda _volume_id: None,
         call_failed: Callable[[str, str, str], object] = lambda _volume_id, _call, _why: None,
@@ -258,8 +259,12 @@ class LockedVolumes:
             ) from None
 
     async def _read(self, drive: OpenDrive) -> None:
-        with as_csi_errors():
-            await self.index.read(drive)
+        try:
+            with as_csi_errors(), errors_of_drive():
+                await self.index.read(drive)
+        except CsiError as error:
+            self.report_disk_error(drive.drive_id, error)
+            raise
 
     async def _change(
         self, drive: OpenDrive | None, volume_id: str, path: str, work: Callable[[], VolumeRecord | None]
@@ -283,9 +288,14 @@ class LockedVolumes:
             record = await self._threads(lambda: existing_volume(drive, volume_id))
             if record is not None:
                 self.index.put(await self._threads(lambda: without_old_paths(drive.volumes, record)))
-        if _number_of(error) in DISK_ERRORS:
+        if disk_error_behind(error) is not None:
             self.index.set_trouble(volume_id, str(error))
-            self._drive_failed(drive.drive_id)
+        self.report_disk_error(drive.drive_id, error)
+
+    def report_disk_error(self, drive_id: str, error: Exception) -> None:
+        """Report the error of a call that used a drive, if it may be one of the disk."""
+        if disk_error_behind(error) is not None:
+            self._drive_failed(drive_id, error)
 
     async def _refuse_unless_pods_see_mounts(self) -> None:
         # A shared mount stays shared: after the first success the check is not repeated.
@@ -300,12 +310,3 @@ def _alone(work: Callable[[], T]) -> BatchedWork[T]:
     """Return work for `BatchThreads` that shares no step with others."""
     yield from ()
     return work()
-
-
-def _number_of(error: BaseException | None) -> int | None:
-    """Return the errno behind an error of a call."""
-    while error is not None:
-        if isinstance(error, HostError):
-            return error.errno
-        error = error.__cause__
-    return None

@@ -5,24 +5,22 @@ from __future__ import annotations
 import errno
 from contextlib import suppress
 from functools import partial
-from typing import Final
 
 from orlop.csi.error_codes import FailedPrecondition, NotFound
 from orlop.driver.kubelet_calls import Undo
+from orlop.driver.persistent.drive_errors import DISK_ERRORS, errors_of_drive
 from orlop.driver.persistent.drive_table import OpenDrive
 from orlop.driver.persistent.volume_index import read_volume
 from orlop.host.host_errors import HostError
 from orlop.records.record_format import UnreadableRecord
 from orlop.records.volume_record import VolumeRecord, encode_volume
 
-DISK_ERRORS: Final = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.EUCLEAN, errno.ESHUTDOWN})
-"""Errors of a drive that fails."""
-
 
 def existing_volume(drive: OpenDrive, volume_id: str) -> VolumeRecord | None:
     """Return the record of a volume; None if the drive has no such volume. FAILED_PRECONDITION: it cannot be used."""
     try:
-        return read_volume(drive.volumes, drive.drive_id, volume_id)
+        with errors_of_drive():
+            return read_volume(drive.volumes, drive.drive_id, volume_id)
     except UnreadableRecord as error:
         raise _unusable_record(drive, volume_id, str(error)) from None
     except HostError as error:
@@ -61,7 +59,8 @@ def write_record(
     """
     if before != after:
         undo.append(partial(drive.volumes.write_record, before.volume_id, encode_volume(before), durable=False))
-        drive.volumes.write_record(before.volume_id, encode_volume(after), durable=durable)
+        with errors_of_drive():
+            drive.volumes.write_record(before.volume_id, encode_volume(after), durable=durable)
 
 
 def forget_paths(drive: OpenDrive | None, before: VolumeRecord, after: VolumeRecord) -> VolumeRecord:

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from msgspec.structs import replace
 
 from orlop.csi.error_codes import DataLoss, FailedPrecondition
+from orlop.driver.persistent.drive_errors import errors_of_drive
 from orlop.driver.persistent.drive_table import OpenDrive
 from orlop.driver.persistent.volume_record_rules import inodes_of
 from orlop.driver.project_numbers import ProjectNumbers
@@ -62,10 +63,11 @@ def create(drive: OpenDrive, record: VolumeRecord, numbers: ProjectNumbers) -> V
     """
     if record.is_image:
         begun = replace(record, unfinished="image")
-        drive.volumes.create(record.volume_id, encode_volume(begun), IMAGE_FOLDER_MODE, durable=False)
+        with errors_of_drive():
+            drive.volumes.create(record.volume_id, encode_volume(begun), IMAGE_FOLDER_MODE, durable=False)
         return begun
     # Reserve the number until the folder has it: before that, the file system does not show that it is in use.
-    with numbers.reserved() as project:
+    with errors_of_drive(), numbers.reserved() as project:
         numbered = replace(record, project=project)
         quota = FolderQuota(project, limits_of(record))
         drive.volumes.create(record.volume_id, encode_volume(numbered), DIRECTORY_MODE, quota)
@@ -80,6 +82,11 @@ def finish_image(drive: OpenDrive, record: VolumeRecord) -> VolumeRecord:
     """Make the image of a volume if that was begun and not finished; return the record, not written yet."""
     if not record.is_image:
         return record
+    with errors_of_drive():
+        return _finished_image(drive, record)
+
+
+def _finished_image(drive: OpenDrive, record: VolumeRecord) -> VolumeRecord:
     if record.unfinished == "image":
         drive.volumes.remove_half_made_image(record.volume_id)
         if drive.volumes.image_bytes(record.volume_id) is None:
@@ -96,6 +103,11 @@ def finish_image(drive: OpenDrive, record: VolumeRecord) -> VolumeRecord:
 
 def grow(drive: OpenDrive, record: VolumeRecord) -> None:
     """Grow the backing to the size in the record. A failure has changed nothing."""
+    with errors_of_drive():
+        _grow(drive, record)
+
+
+def _grow(drive: OpenDrive, record: VolumeRecord) -> None:
     if not record.is_image:
         drive.volumes.set_limits(record.project, limits_of(record))
         return

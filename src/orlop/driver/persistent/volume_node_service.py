@@ -7,7 +7,7 @@ of the files after the publish: it keeps the policy of the pod (OnRootMismatch) 
 
 from __future__ import annotations
 
-from orlop.csi.error_codes import NotFound
+from orlop.csi.error_codes import CsiError, NotFound
 from orlop.csi.proto import csi_pb2, services
 from orlop.driver.kubelet_calls import as_csi_errors, target_below, used_path_below
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
@@ -86,8 +86,13 @@ class VolumeNodeService(services.Node):
         record = self._volumes.index.get(volume_id)
         if record is None or path not in _paths_of(record):
             raise NotFound(f"the volume {volume_id} is neither staged nor published at {request.volume_path}")
-        with self._table.using(record.drive) as drive, as_csi_errors():
-            usage = await self._timed_threads(lambda: _usage(drive, record, path))
+        with self._table.using(record.drive) as drive:
+            try:
+                with as_csi_errors():
+                    usage = await self._timed_threads(lambda: _usage(drive, record, path))
+            except CsiError as error:
+                self._volumes.report_disk_error(drive.drive_id, error)
+                raise
         return csi_pb2.NodeGetVolumeStatsResponse(usage=usage)
 
     async def NodeGetVolumeHealth(

@@ -17,10 +17,10 @@ from functools import partial
 from orlop.csi.error_codes import AlreadyExists, FailedPrecondition
 from orlop.driver.kubelet_calls import UNSAFE_PATH_ERRORS, Undo, as_csi_errors, undo_on_failure
 from orlop.driver.persistent import volume_backings
+from orlop.driver.persistent.drive_errors import DISK_ERRORS, errors_of_drive
 from orlop.driver.persistent.drive_table import OpenDrive
 from orlop.driver.persistent.node_request_rules import VolumePublishOrder, refuse_other_use
 from orlop.driver.persistent.recorded_volumes import (
-    DISK_ERRORS,
     forget_paths,
     known_volume,
     latest_record,
@@ -109,7 +109,8 @@ class VolumePublishing:
         if read_only:
             if not any(device.is_read_only for device in volumes.devices(record.volume_id)):
                 undo.append(partial(volumes.detach, record.volume_id, read_only=True))
-            volumes.attach(record.volume_id, volume_backings.shape_of(record), read_only=True)
+            with errors_of_drive():
+                volumes.attach(record.volume_id, volume_backings.shape_of(record), read_only=True)
         undo.append(partial(self._kubelet_dir.unmount, names))
         volumes.bind_device(record.volume_id, names, read_only=read_only)
 

@@ -13,6 +13,7 @@ that of the path. A raw volume is never mounted.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,10 +22,10 @@ from msgspec.structs import replace
 from orlop.csi.error_codes import FailedPrecondition
 from orlop.driver.kubelet_calls import Undo, as_csi_errors, undo_on_failure
 from orlop.driver.persistent import volume_backings
+from orlop.driver.persistent.drive_errors import DISK_ERRORS, errors_of_drive, io_errors_of_drive
 from orlop.driver.persistent.drive_table import OpenDrive
 from orlop.driver.persistent.node_request_rules import VolumeStageOrder
 from orlop.driver.persistent.recorded_volumes import (
-    DISK_ERRORS,
     existing_volume,
     forget_paths,
     known_volume,
@@ -112,7 +113,8 @@ class VolumeStaging:
         if record.is_block:
             if not volumes.devices(volume_id):
                 undo.append(partial(volumes.detach, volume_id))
-            volumes.attach(volume_id, shape, read_only=False)
+            with errors_of_drive():
+                volumes.attach(volume_id, shape, read_only=False)
             return
         staging, options = names_of(order.staging), options_of(order.form.mount_options)
         if self._mounts.is_usable(drive, record, order.staging, options, is_recorded=is_recorded):
@@ -120,7 +122,9 @@ class VolumeStaging:
         self._mounts.refuse_hiding_files(order.staging)
         undo.append(partial(self._mounts.kubelet_dir.unmount, staging))
         if record.is_image:
-            volumes.mount_image(volume_id, shape, staging, options)
+            # The file system of a thin image fails, too, when the drive is full: that is no error of the drive.
+            with nullcontext() if record.thin else io_errors_of_drive():
+                volumes.mount_image(volume_id, shape, staging, options)
         else:
             volumes.mount_folder(volume_id, staging, options)
 
@@ -140,7 +144,8 @@ class VolumeStaging:
         volume_backings.grow(drive, record)
         volume_backings.grow_in_use(drive, record, names_of(record.staged))
         finished = replace(record, unfinished="")
-        drive.volumes.write_record(record.volume_id, encode_volume(finished))
+        with errors_of_drive():
+            drive.volumes.write_record(record.volume_id, encode_volume(finished))
         return finished
 
     def expand(self, drive: OpenDrive, volume_id: str, size: int, room: DriveRoom) -> VolumeRecord:

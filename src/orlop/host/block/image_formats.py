@@ -129,7 +129,10 @@ def grow_file_system(root: int, kind: str, size: int) -> None:
 
 
 def run_maker(words: Sequence[str], *descriptors: int, within: float = LONGEST_MKFS_SECONDS) -> None:
-    """Run a program that makes or changes a file system, with these descriptors open in it. ENOSPC: it has no room."""
+    """Run a program that makes or changes a file system, with these descriptors open in it. ENOSPC: it has no room.
+
+    EIO: the disk failed. EPROTO: any other failure.
+    """
     program = find_program(words[0])
     if program is None:
         raise HostError(errno.ENOENT, f"{words[0]} is not installed here: install xfsprogs and e2fsprogs (1.47).")
@@ -143,8 +146,9 @@ def run_maker(words: Sequence[str], *descriptors: int, within: float = LONGEST_M
     if code:
         lines = stderr.decode(errors="replace").strip().splitlines()
         why = lines[-1][:200] if lines else f"exit code {code}"
-        full = errno.ENOSPC if "No space left" in why else errno.EIO
-        raise HostError(full, f"{words[0]} failed: {why.rstrip('.')}.")
+        # Other failures are of the program, and prove nothing about the disk.
+        known = (number for number in (errno.ENOSPC, errno.EIO) if os.strerror(number) in why)
+        raise HostError(next(known, errno.EPROTO), f"{words[0]} failed: {why.rstrip('.')}.")
 
 
 def _read_written(image: int, size: int, most: int) -> _WrittenBlocks | None:

@@ -94,7 +94,7 @@ class TrashEraser:
                 self._two_threads.release()
         if not erasure.is_complete:
             why = str(erasure.left[0]) if erasure.left else "it was stopped"
-            raise HostError(errno.EIO, f"The folder trash/{name} is not erased yet: {why.rstrip('.')}.")
+            raise HostError(_number_of(erasure), f"The folder trash/{name} is not erased yet: {why.rstrip('.')}.")
 
     def stop(self) -> None:
         """Let every erasure end between two steps, also those that begin from now on."""
@@ -106,6 +106,13 @@ class TrashEraser:
     def __exit__(self, *_: object) -> None:
         self.stop()
         self._pressure.close()
+
+
+def _number_of(erasure: Erasure) -> int:
+    """Return the disk error that stopped an erasure; ENOTEMPTY for any other reason that something is left."""
+    reasons = {each.reason.rstrip(".") for each in erasure.left}
+    disk_errors = (errno.EIO, errno.EUCLEAN, errno.ESHUTDOWN, errno.EROFS)
+    return next((number for number in disk_errors if os.strerror(number) in reasons), errno.ENOTEMPTY)
 
 
 def names_in_trash(trash: int) -> list[str]:

@@ -656,6 +656,47 @@ async def test_a_damaged_file_system_is_reported_and_not_mounted(node: FakeNode)
     assert node.failed_drives == [DRIVE]
 
 
+@pytest.mark.parametrize(
+    "function", ["list_volumes", "create_volume", "make_image", "write_volume_record", "mount_image"]
+)
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESHUTDOWN])
+async def test_an_error_of_the_drive_while_staging_counts_against_it_at_once(
+    node: FakeNode, function: str, number: int
+):
+    node.ground.machine.faults.fail(function, number)
+    with pytest.raises(CsiError):
+        await node.stage()
+
+    # What a mount of an image met may be the image's own file system, unless it is an error of reading.
+    is_certain = function != "mount_image" or number == errno.EIO
+    assert node.failed_drives == [DRIVE]
+    assert [f"fake {function} fails" in each for each in node.certain_failures] == [True] * is_certain
+
+
+async def test_an_error_of_the_drive_while_publishing_or_expanding_counts_against_it_at_once(node: FakeNode):
+    await node.stage()
+    node.ground.machine.faults.fail("write_volume_record", errno.EROFS)
+    with pytest.raises(CsiError):
+        await node.publish()
+    node.ground.machine.faults.fail("grow_image", errno.EIO)
+    with pytest.raises(CsiError):
+        await node.expand(2 * SIZE)
+
+    assert len(node.certain_failures) == 2
+
+
+async def test_errors_of_kubelets_folder_and_of_a_thin_image_prove_nothing_about_the_drive(node: FakeNode):
+    node.ground.machine.faults.fail("mount_image", errno.EIO)
+    with pytest.raises(CsiError):
+        await node.stage(volume_id="pvc-thin", facts={"thin": True})
+    await node.stage()
+    node.ground.machine.faults.fail("make_target", errno.EIO)
+    with pytest.raises(CsiError):
+        await node.publish()
+
+    assert (node.failed_drives, node.certain_failures) == ([DRIVE, DRIVE], [])
+
+
 async def test_no_pod_would_see_a_volume_below_a_private_mount(node: FakeNode):
     node.ground.machine.kubelet_is_shared = False
     with pytest.raises(FailedPrecondition, match="no shared mount"):

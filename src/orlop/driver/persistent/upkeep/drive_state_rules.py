@@ -7,7 +7,7 @@ TRANSITIONS is the table from state and finding to the next state:
     WORKS           Ready      Ready     Ready     Ready     Ready
     RECOVERING      Error      Ready     Ready     Error     Error      an I/O error a short while ago
     GONE            Lost       Lost      Lost      Lost      Lost       no device, no folder
-    FAILING         Error      Error     Error     Error     Error      I/O error, or the disk does not respond
+    FAILING         Error      Error     Error     Error     Error      I/O error of a probe or call, or no response
     DUPLICATES      Error      Error     Error     Error     Error      two devices or folders with one identity
     READ_ONLY       Error      Error     Error     Error     Error
     WRONG_OPTIONS   Error      Error     Error     Error     Error      mounted by another program, with other options
@@ -31,9 +31,15 @@ from orlop.records.drive_record import DriveState, DriveType
 
 RECOVERY_SECONDS: Final = 60.0
 """How long a drive must work after an I/O error before it is Ready again."""
+CALL_RECOVERY_SECONDS: Final = 300.0
+"""How long no call may fail before a drive that failed one is Ready again.
+
+More than two minutes, the longest time until kubelet repeats a call: a disk may pass every probe and fail that call.
+"""
 BEING_REMOVED: Final = "It is being removed."
 WAS_REMOVED: Final = "It was removed, and can be unplugged or used otherwise."
 REMOUNT_ADVICE: Final = "It is mounted again when no pod uses its volumes any more"
+CALL_ADVICE: Final = "It takes volumes again when no call has failed for five minutes"
 
 
 class DriveFinding(Enum):
@@ -89,6 +95,8 @@ class DriveSighting:
     """The path at which it is open in this process."""
     failing: str = ""
     """What the last probe found, as the end of a sentence."""
+    failed_call: str = ""
+    """How the drive failed a call within CALL_RECOVERY_SECONDS, as a sentence."""
     seconds_since_failure: float | None = None
     """None: no I/O error since it was opened."""
     is_in_use: bool = False
@@ -108,7 +116,7 @@ class DriveSighting:
 # ---- state -----------------------------------------------------------------------------------------------------------
 
 
-def finding_of(drive: DriveSighting) -> DriveFinding:  # noqa: PLR0911 - one line for each finding, in their order
+def finding_of(drive: DriveSighting) -> DriveFinding:  # noqa: C901, PLR0911 - one line for each finding, in their order
     """Return the first finding that applies: it decides the state."""
     if drive.removing:
         return DriveFinding.REMOVAL
@@ -126,6 +134,8 @@ def finding_of(drive: DriveSighting) -> DriveFinding:  # noqa: PLR0911 - one lin
         return DriveFinding.WRONG_OPTIONS
     if drive.trouble:
         return DriveFinding.UNUSABLE
+    if drive.failed_call:
+        return DriveFinding.FAILING
     if drive.seconds_since_failure is not None and drive.seconds_since_failure < RECOVERY_SECONDS:
         return DriveFinding.RECOVERING
     return DriveFinding.WORKS
@@ -154,7 +164,9 @@ def why_in_state(state: DriveState, drive: DriveSighting) -> str:  # noqa: PLR09
             return f"{places} have the same identity: remove all but one, or wipe the copies with 'wipefs --all'."
         case DriveFinding.FAILING:
             advice = f" {REMOUNT_ADVICE}." if drive.mounted and drive.is_in_use else ""
-            return f"Its {what} ({places}) fails: {drive.failing}. The kernel's log (dmesg) has the reason.{advice}"
+            advice = advice or ("" if drive.failing else f" {CALL_ADVICE}.")
+            failure = drive.failing or drive.failed_call.rstrip(".")
+            return f"Its {what} ({places}) fails: {failure}. The kernel's log (dmesg) has the reason.{advice}"
         case DriveFinding.READ_ONLY:
             return f"{drive.mounted} is mounted read-only: check the kernel's log (dmesg), then remount it writable."
         case DriveFinding.WRONG_OPTIONS:

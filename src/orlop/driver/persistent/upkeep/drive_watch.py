@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from orlop.driver.persistent.drive_errors import DriveFailure, disk_error_behind
 from orlop.driver.persistent.drive_table import DriveStanding, DriveTable, OpenDrive
 from orlop.driver.persistent.upkeep.drive_opening import DriveOpening, ForeignDrive
 from orlop.driver.persistent.upkeep.drive_probes import DriveProbes
 from orlop.driver.persistent.upkeep.drive_sightings import ExpectedDrive, SurveyedDrives, UnreadableFolder, sightings_of
 from orlop.driver.persistent.upkeep.drive_state_rules import (
+    CALL_RECOVERY_SECONDS,
     CloseDrive,
     DriveFinding,
     DriveSighting,
@@ -98,6 +100,8 @@ class DriveWatch:
         self._troubles: dict[str, _FailedAttempt] = {}
         self._remounted: dict[str, float] = {}
         """When a drive that failed was last mounted again, in elapsed time."""
+        self._failures: dict[str, tuple[str, float]] = {}
+        """The last failure of each drive that a call met, and when it did, in elapsed time."""
         self._released: set[str] = set()
         self._warned: set[UnreadableFolder] = set()
         self._working: set[str] = set()
@@ -140,7 +144,19 @@ class DriveWatch:
         self._trusted |= {drive_id}
         self._released.discard(drive_id)
         self._troubles.pop(drive_id, None)
+        self._failures.pop(drive_id, None)
         self.wake()
+
+    def note_error(self, drive_id: str, error: BaseException) -> None:
+        """Note the error of a call that used a drive: a failure of the drive counts at once, others start a probe."""
+        match disk_error_behind(error):
+            case DriveFailure() as failure:
+                self._failures[drive_id] = (str(failure), self._clock.elapsed())
+                if drive_id in self._table.standings():
+                    self._update_table(drive_id)
+                self.wake()
+            case HostError():
+                self.probes.probe_now(drive_id)
 
     def retry_soon(self, drive_id: str) -> None:
         """Repeat a step that failed: the last volume in use on the drive was unstaged. A drive that works needs none.
@@ -231,12 +247,16 @@ class DriveWatch:
         failures = [each for each in (probed.failed_at, remounted) if each is not None]
         # A single error may be temporary: first try to open the drive again, and only then mount it again.
         cannot_be_opened = trouble is not None and trouble.is_disk_error and trouble.failures > 1
-        fails = cannot_be_opened or (probed.failing and not probed.is_hanging)
+        failure, failed_at = self._failures.get(drive_id, ("", 0.0))
+        # Mounted anew once for each failure that a call met: only the next call shows whether that helped.
+        is_untried = bool(failure) and (remounted is None or remounted < failed_at)
+        fails = cannot_be_opened or (probed.failing and not probed.is_hanging) or is_untried
         return replace(
             seen,
             opened=drive.path if drive is not None else "",
             failing=probed.failing,
             seconds_since_failure=now - max(failures) if failures else None,
+            failed_call=failure if now - failed_at < CALL_RECOVERY_SECONDS else "",
             may_remount=bool(fails) and (remounted is None or now - remounted >= REMOUNT_SECONDS),
             trouble=trouble.why if trouble is not None else probed.shortage,
             may_retry=trouble is None or now >= trouble.retry_at,
@@ -251,6 +271,8 @@ class DriveWatch:
     def _update_table(self, drive_id: str, new: OpenDrive | None = None) -> None:
         """Write the state of a drive into the table. `new`: opened just now."""
         sighting = self._sighting(drive_id, new)
+        if not sighting.places:
+            self._failures.pop(drive_id, None)  # calls failed because the disk was pulled out
         if is_gone(sighting) and drive_id in self._released and drive_id not in self._expected:
             self._table.discard(drive_id)
             return

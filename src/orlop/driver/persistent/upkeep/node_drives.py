@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
+from orlop.driver.persistent.drive_errors import errors_of_drive
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
 from orlop.driver.persistent.upkeep.drive_opening import DriveOpening, VolumesOf
 from orlop.driver.persistent.upkeep.drive_watch import DriveWatch
@@ -49,11 +50,12 @@ class NodeDrives:
         self.opening = DriveOpening(host, node_name, volumes_of)
         self.watch = DriveWatch(self.opening, self.table, runtime=runtime, threads=threads)
         self.index = VolumeIndex(self.table, threads=threads, log=runtime.log)
-        self.trash = TrashErasure(self.table, threads=threads, runtime=runtime)
-        self.deletion = VolumeErasure(self.table, self.index, self.trash, threads=threads, runtime=runtime)
-        self.usage = UsageWatch(
-            self.table, self.index, threads=threads, clock=runtime.clock, drive_failed=self.watch.probes.probe_now
+        failed = self.watch.note_error
+        self.trash = TrashErasure(self.table, threads=threads, runtime=runtime, drive_failed=failed)
+        self.deletion = VolumeErasure(
+            self.table, self.index, self.trash, threads=threads, runtime=runtime, drive_failed=failed
         )
+        self.usage = UsageWatch(self.table, self.index, threads=threads, clock=runtime.clock, drive_failed=failed)
         self._clock, self._log = runtime.clock, runtime.log
         self._reading: set[OpenDrive] = set()
         self.call_failed: Callable[[str, str, str], object] = _ignore
@@ -101,9 +103,10 @@ class NodeDrives:
 
     async def _read(self, drive: OpenDrive) -> None:
         try:
-            with self.table.using_open(drive):
+            with self.table.using_open(drive), errors_of_drive():
                 await self.index.read(drive)
         except HostError as error:
+            self.watch.note_error(drive.drive_id, error)
             self._log.warning("volumes of drive cannot be read", drive=drive.drive_id, error=error)
         finally:
             self._reading.discard(drive)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from orlop.driver.ephemeral.afterlife.trash_purge import RateLimitedWarnings
+from orlop.driver.persistent.drive_errors import DriveErrorListener, errors_of_drive
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
 from orlop.driver.persistent.upkeep.drive_opening import fit_reserve_of
 from orlop.foundation.clock import wait_until_set
@@ -28,10 +29,13 @@ RETRY_SECONDS: Final = 30.0
 
 
 class TrashErasure:
-    """`threads` runs each call in a thread that may hang."""
+    """`threads` runs each call in a thread that may hang. `drive_failed` gets a drive and an error of erasing there."""
 
-    def __init__(self, table: DriveTable, *, threads: Threads, runtime: Runtime) -> None:
+    def __init__(
+        self, table: DriveTable, *, threads: Threads, runtime: Runtime, drive_failed: DriveErrorListener
+    ) -> None:
         self._table = table
+        self._drive_failed = drive_failed
         self._threads = threads
         self._clock, self._log = runtime.clock, runtime.log
         self._warnings = RateLimitedWarnings(runtime.log, runtime.clock)
@@ -64,13 +68,14 @@ class TrashErasure:
 
     async def _empty(self, drive: OpenDrive) -> None:
         try:
-            with self._table.using_open(drive):
+            with self._table.using_open(drive), errors_of_drive():
                 tried: set[str] = set()
                 # Listed again after each: more may have been moved there meanwhile.
                 while name := await self._threads(lambda: next_in_trash(drive.volumes, tried)):
                     tried.add(name)
                     await self._erase(drive, name)
         except HostError as error:
+            self._drive_failed(drive.drive_id, error)
             self._warnings.warn("trash of drive cannot be listed", drive=drive.drive_id, error=error)
         finally:
             self._working.discard(drive)
@@ -81,8 +86,10 @@ class TrashErasure:
             if await self._threads(lambda: drive.volumes.is_trash_in_use(name)):
                 self._warnings.warn("volume not erased yet", **about, error="it is mounted")
                 return
-            await self._threads(lambda: drive.volumes.erase(name))
+            with errors_of_drive():
+                await self._threads(lambda: drive.volumes.erase(name))
         except HostError as error:
+            self._drive_failed(drive.drive_id, error)
             self._warnings.warn("volume not erased yet", **about, error=error)
             return
         self._erased.inc()

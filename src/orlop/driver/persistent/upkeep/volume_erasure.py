@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from orlop.driver.persistent.drive_errors import DriveErrorListener, errors_of_drive
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
 from orlop.driver.persistent.upkeep.trash_erasure import TrashErasure, is_in_trash
 from orlop.driver.persistent.upkeep.volume_erasure_rules import (
@@ -54,12 +55,20 @@ class _VolumeFacts:
 
 
 class VolumeErasure:
-    """`threads` runs each call in a thread that may hang."""
+    """`threads` runs each call in a thread that may hang. `drive_failed` gets a drive and an error of a step there."""
 
     def __init__(
-        self, table: DriveTable, index: VolumeIndex, trash: TrashErasure, *, threads: Threads, runtime: Runtime
+        self,
+        table: DriveTable,
+        index: VolumeIndex,
+        trash: TrashErasure,
+        *,
+        threads: Threads,
+        runtime: Runtime,
+        drive_failed: DriveErrorListener,
     ) -> None:
         self._table = table
+        self._drive_failed = drive_failed
         self._index = index
         self._trash = trash
         self._threads = threads
@@ -76,8 +85,12 @@ class VolumeErasure:
                 drive, why = self._drive_of(volume_id, order)
                 if drive is None:
                     return next_erasure_step(ErasureSighting(order=order, why_no_drive=why))
-                with self._table.using_open(drive):
-                    step = await self._step(drive, volume_id, order)
+                try:
+                    with self._table.using_open(drive), errors_of_drive():
+                        step = await self._step(drive, volume_id, order)
+                except HostError as error:
+                    self._drive_failed(drive.drive_id, error)
+                    raise
                 if not isinstance(step, MarkDeleted | MoveToTrash):
                     break
             return step

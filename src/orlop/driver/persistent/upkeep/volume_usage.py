@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from orlop.driver.persistent.drive_errors import DriveErrorListener, errors_of_drive
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
-from orlop.driver.persistent.recorded_volumes import DISK_ERRORS
 from orlop.driver.persistent.volume_index import VolumeIndex, names_of
 from orlop.foundation.clock import Clock, wait_until_set
 from orlop.foundation.task_group import TaskGroup
@@ -24,7 +24,7 @@ PAUSE_SECONDS: Final = 5.0
 
 
 class UsageWatch:
-    """`drive_failed` is called with the id of a drive that had an I/O error."""
+    """`drive_failed` gets the id of a drive and an error of measuring a volume on it."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class UsageWatch:
         *,
         threads: Threads,
         clock: Clock,
-        drive_failed: Callable[[str], object],
+        drive_failed: DriveErrorListener,
     ) -> None:
         self._table = table
         self._index = index
@@ -92,9 +92,8 @@ class UsageWatch:
         try:
             used = await self._threads(lambda: used_bytes(drive.volumes, record))
         except HostError as error:
-            # Any other error means that the volume was unmounted just now.
-            if error.errno in DISK_ERRORS:
-                self._drive_failed(drive.drive_id)
+            # It may also mean that the volume was unmounted just now.
+            self._drive_failed(drive.drive_id, error)
             return
         if used is not None and used != self._used.get(record.volume_id):
             self._used[record.volume_id] = used
@@ -105,7 +104,8 @@ class UsageWatch:
 def used_bytes(volumes: DriveVolumes, record: VolumeRecord) -> int | None:
     """Return the bytes in use, by the quota or the mounted file system; None if neither measures the volume."""
     if record.project:
-        return volumes.quota_usage(record.project).bytes
+        with errors_of_drive():
+            return volumes.quota_usage(record.project).bytes
     if record.staged and not record.is_block:
         room = volumes.room_at(names_of(record.staged))
         return room.total_bytes - room.free_bytes

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orlop.driver.persistent.upkeep.drive_state_rules import CALL_RECOVERY_SECONDS
 from orlop.driver.persistent.upkeep.drive_task_rules import derived_drive_id
 from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import EVENT
@@ -383,7 +384,7 @@ async def test_whatever_host_call_fails_the_result_has_the_error_and_repeating_t
                 await world.settle(60)
                 # Refused, if the failed call took effect: then the drive is there.
                 await made(world, kind, "again", force=True)
-            await world.settle(60)
+            await world.settle(CALL_RECOVERY_SECONDS + 60)
             (drive,) = (await world.client.list(DRIVE)).items
             assert drive["status"]["state"] == "Ready", (function, moment, number)
     assert failed > len(ERRORS)

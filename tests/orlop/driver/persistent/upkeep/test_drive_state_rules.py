@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.driver.persistent.upkeep.drive_state_rules import (
+    CALL_ADVICE,
     RECOVERY_SECONDS,
+    REMOUNT_ADVICE,
     STATES,
     TRANSITIONS,
     CloseDrive,
@@ -218,3 +220,21 @@ def test_a_drive_that_nothing_uses_any_more_is_gone():
     assert is_gone(replace(FOUND, is_released=True))
     assert not is_gone(FOUND)
     assert not is_gone(replace(GONE, mounted=HOME))
+
+
+def test_a_drive_that_failed_a_call_is_an_error_and_its_sentence_names_the_call_and_the_way_out():
+    failed = replace(WELL, failed_call="The record of pvc-1 cannot be read: Input/output error.")
+    assert {next_state(before, failed) for before in (None, READY, LOST, ERROR)} == {ERROR}
+    sentence = (
+        "Its disk (sdb) fails: The record of pvc-1 cannot be read: Input/output error. "
+        "The kernel's log (dmesg) has the reason."
+    )
+    assert why_in_state(ERROR, failed) == f"{sentence} {CALL_ADVICE}."
+    assert why_in_state(ERROR, replace(failed, is_in_use=True)) == f"{sentence} {REMOUNT_ADVICE}."
+
+
+def test_a_more_precise_reason_is_reported_before_the_failed_call():
+    failed = replace(WELL, failed_call="The record of pvc-1 cannot be written: Read-only file system.")
+    assert finding_of(replace(failed, is_read_only=True)) is DriveFinding.READ_ONLY
+    assert finding_of(replace(failed, failing="it cannot be used: Input/output error")) is DriveFinding.FAILING
+    assert finding_of(replace(failed, places=())) is DriveFinding.GONE

@@ -10,9 +10,11 @@ from typing import TypeVar
 import pytest
 
 from orlop.csi.error_codes import Unavailable
+from orlop.driver.persistent.drive_errors import DriveFailure
 from orlop.driver.persistent.upkeep.drive_opening import DriveOpening, ForeignDrive
 from orlop.driver.persistent.upkeep.drive_sightings import ExpectedDrive
 from orlop.host.drive_host import DriveSurvey
+from orlop.host.host_errors import HostError
 from orlop.records.drive_record import DriveState, DriveType, decode_drive
 from orlop.testing.fake_host import FakeDriveHost, FakeMachine
 from orlop.testing.fake_host.fake_drives import FakeDriveRoot
@@ -278,6 +280,72 @@ async def test_a_drive_is_probed_soon_after_a_call_had_an_io_error():
         await node.passes(2)
 
         assert node.state() is ERROR
+
+
+async def test_a_drive_that_fails_a_call_is_an_error_at_once_although_its_probes_succeed():
+    machine = machine_with(sdb=drive_disk())
+    machine.busy_drives.add(ID)
+    node = WatchedNode(machine)
+
+    async with node.running():
+        for _ in range(5):
+            node.watch.note_error(ID, DriveFailure(errno.EIO, "The record of pvc-1 cannot be read: I/O error."))
+            assert node.state() is ERROR
+            assert "(sdb) fails: The record of pvc-1 cannot be read: I/O error. The kernel's log" in node.why()
+            await node.passes(122)  # the longest time until kubelet repeats the call
+            assert node.state() is ERROR
+
+        await node.passes(250)
+        assert node.state() is READY
+        assert not machine.faults.calls("unmount_disk")
+
+
+async def test_a_drive_that_fails_a_call_is_mounted_again_once_when_no_volume_is_in_use():
+    machine = machine_with(sdb=drive_disk())
+    node = WatchedNode(machine)
+
+    async with node.running():
+        node.watch.note_error(ID, DriveFailure(errno.EIO, "The record of pvc-1 cannot be read: I/O error."))
+        await node.passes(200)
+        assert (node.state(), machine.faults.calls("unmount_disk")) == (ERROR, 1)
+        assert ID in machine.mounted_drives
+
+        await node.passes(150)
+        assert (node.state(), machine.faults.calls("unmount_disk")) == (READY, 1)
+
+
+async def test_an_error_that_may_not_be_of_the_drive_only_starts_a_probe():
+    disk = drive_disk()
+    assert disk.drive is not None
+    node = WatchedNode(machine_with(sdb=disk))
+
+    async with node.running():
+        await node.passes(26)  # just after a probe of all drives
+        for error in (HostError(errno.EIO, "kubelet's folder"), HostError(errno.ENOSPC, "full"), Unavailable("busy")):
+            node.watch.note_error(ID, error)
+        await node.passes(2)
+        assert node.state() is READY
+
+        disk.drive.is_gone = True
+        node.watch.note_error(ID, HostError(errno.EIO, "kubelet's folder"))
+        await node.passes(2)
+        assert node.state() is ERROR
+
+
+async def test_a_disk_that_was_pulled_out_during_a_call_is_ready_when_it_is_back():
+    machine = machine_with(sdb=drive_disk())
+    node = WatchedNode(machine)
+
+    async with node.running():
+        disk = machine.pull_disk("sdb")
+        node.watch.note_error(ID, DriveFailure(errno.EIO, "The record of pvc-1 cannot be read: I/O error."))
+        await node.passes(1)
+        assert node.state() is LOST
+
+        machine.plug_disk("sdb", disk)
+        node.watch.wake()
+        await node.passes(1)
+        assert node.state() is READY
 
 
 async def test_a_disk_that_could_not_be_mounted_is_tried_at_once_when_it_was_plugged_in_elsewhere():
