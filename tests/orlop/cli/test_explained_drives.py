@@ -112,7 +112,7 @@ def test_the_choice_itself_names_how_many_drives_fail_which_test():
     ended = explain("pvc", pending(drives=drives))
     assert ended.state == "NoDriveFits"
     assert (
-        "On the drives as they are now, no drive can take 5Gi: of 4 drives, 1 are not Ready, 1 are cordoned, "
+        "On the drives as they are now, no drive can take 5Gi: of 4 drives, 1 is not Ready, 1 is cordoned, "
         "2 have too little free space (the most is 2Gi)."
     ) in ended.text
     assert [row["why"] for row in ended.json["table"]] == [
@@ -171,7 +171,7 @@ def test_a_claim_whose_node_has_no_drive_names_the_node_that_has_one():
         await cluster.claim(storageClassName="orlop", metadata={"annotations": annotations}, size="5Gi")
 
     ended = explain("pvc", build)
-    assert "1 are on nodes that the request does not allow" in ended.text
+    assert "1 is on a node that the request does not allow" in ended.text
     assert f"The drive {D1} of the node n2 could take it" in ended.next
 
 

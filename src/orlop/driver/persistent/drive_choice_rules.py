@@ -54,18 +54,24 @@ DriveLabels = tuple[tuple[str, str], ...]
 
 
 class DriveTest(Enum):
-    """The tests of step 3, in their order; the value completes "N of M drives …"."""
+    """The tests of step 3, in their order; the value completes "of M drives, 1 …" and "of M drives, N …".
 
-    READY = "are not Ready"
-    CORDONED = "are cordoned"
-    REMOVING = "are being removed"
-    LIST = f"hold {MOST_VOLUMES} volumes, the most that a drive can list"
-    FORM = "cannot hold the backing and file system asked for"
-    CAPACITY = "have too little free space"
-    TIER = "are of another tier"
-    SELECTOR = "do not match the drive selector"
-    CLAIM_ID = "hold a volume of the same volume-claim-id"
-    TOPOLOGY = "are on nodes that the request does not allow"
+    Free space comes last, so that those counted there are the drives where freeing space would help.
+    """
+
+    READY = "is not Ready", "are not Ready"
+    CORDONED = "is cordoned", "are cordoned"
+    REMOVING = "is being removed", "are being removed"
+    LIST = (
+        f"holds {MOST_VOLUMES} volumes, the most that a drive can list",
+        f"hold {MOST_VOLUMES} volumes, the most that a drive can list",
+    )
+    FORM = ("cannot hold the backing and file system asked for",) * 2
+    TIER = "is of another tier", "are of another tier"
+    SELECTOR = "does not match the drive selector", "do not match the drive selector"
+    CLAIM_ID = "holds a volume of the same volume-claim-id", "hold a volume of the same volume-claim-id"
+    TOPOLOGY = "is on a node that the request does not allow", "are on nodes that the request does not allow"
+    CAPACITY = "has too little free space", "have too little free space"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +236,6 @@ class _Tests:
         needed = self._needed(drive.offer)
         if not needed:
             return DriveTest.FORM
-        if drive.free < needed:
-            return DriveTest.CAPACITY
         if self._tier is not None and drive.tier != self._tier:
             return DriveTest.TIER
         if self._selector and not self._matches(drive.labels):
@@ -240,7 +244,7 @@ class _Tests:
             return DriveTest.CLAIM_ID
         if self._nodes is not None and drive.node_name not in self._nodes:
             return DriveTest.TOPOLOGY
-        return None
+        return DriveTest.CAPACITY if drive.free < needed else None
 
     def _matches(self, labels: DriveLabels) -> bool:
         known = self._matching.get(labels)
@@ -343,8 +347,9 @@ def _no_drive(wanted: WantedVolume, drives: Sequence[DriveFacts], failed: Sequen
         return NoDrive("there are no drives: make one with `orlop drives init` or `orlop drives add-folder`")
     small = [drive.free for drive, test in zip(drives, failed, strict=True) if test is DriveTest.CAPACITY]
     numbers = [(test, sum(1 for each in failed if each is test)) for test in _distinct(failed)]
-    counts = (f"{number} {_sentence(test, small)}" for test, number in numbers)
-    return NoDrive(f"no drive can take {size}: of {len(drives)} drives, {', '.join(counts)}")
+    counts = (f"{number} {_sentence(test, number, small)}" for test, number in numbers)
+    all_drives = f"{len(drives)} {'drive' if len(drives) == 1 else 'drives'}"
+    return NoDrive(f"no drive can take {size}: of {all_drives}, {', '.join(counts)}")
 
 
 def _distinct(failed: Sequence[DriveTest]) -> list[DriveTest]:
@@ -357,8 +362,8 @@ def _distinct(failed: Sequence[DriveTest]) -> list[DriveTest]:
     return [test for test in DriveTest if any(test is each for each in distinct)]
 
 
-def _sentence(test: DriveTest, free: Sequence[int]) -> str:
-    sentence: str = test.value
+def _sentence(test: DriveTest, number: int, free: Sequence[int]) -> str:
+    sentence: str = test.value[number > 1]
     return f"{sentence} (the most is {Quantity.of(max(0, *free))})" if test is DriveTest.CAPACITY else sentence
 
 

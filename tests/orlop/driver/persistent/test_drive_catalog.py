@@ -144,7 +144,7 @@ async def test_an_object_that_cannot_be_read_any_more_gets_an_event_and_takes_no
         events = (await world.client.list(EVENT)).items
 
     assert isinstance(refused, NoDrive)
-    assert "1 are not Ready" in str(refused)
+    assert "1 is not Ready" in str(refused)
     # Its volume is on it still, and is placed on no other drive.
     assert isinstance(held, HeldByDrive)
     assert volume is not None

@@ -81,7 +81,7 @@ def test_edge_match_by_capacity_no_next_drive():
 
 
 def test_edge_match_by_capacity_yes_match_by_tier():
-    assert "are of another tier" in refused(drive("d1", tier="cold"), access_tier="hot")
+    assert "is of another tier" in refused(drive("d1", tier="cold"), access_tier="hot")
 
 
 def test_edge_match_by_tier_no_next_drive():
@@ -91,7 +91,7 @@ def test_edge_match_by_tier_no_next_drive():
 def test_edge_match_by_tier_yes_match_by_topology():
     why = refused(drive("d1", "n1", tier="hot"), access_tier="hot", requisite=("n2",))
 
-    assert "are on nodes that the request does not allow" in why
+    assert "is on a node that the request does not allow" in why
 
 
 def test_edge_no_tier_requested_any_tier_matches():
@@ -110,15 +110,29 @@ def test_edge_is_no_drive_matched_yes_return_error():
     drives = [
         drive("d1", state=DriveState.LOST),
         drive("d2", unschedulable=True),
-        drive("d3", capacity=2 * GIB),
-        drive("d4", capacity=3 * GIB),
+        drive("d3", capacity=2 * GIB, tier="hot"),
+        drive("d4", capacity=3 * GIB, tier="hot"),
         drive("d5", capacity=8 * GIB, tier="cold"),
         drive("d6", "n6", capacity=8 * GIB, tier="hot"),
     ]
 
     assert refused(*drives, size=5 * GIB, access_tier="hot", requisite=("n1",)) == (
-        "no drive can take 5Gi: of 6 drives, 1 are not Ready, 1 are cordoned, 2 have too little free space "
-        "(the most is 3Gi), 1 are of another tier, 1 are on nodes that the request does not allow"
+        "no drive can take 5Gi: of 6 drives, 1 is not Ready, 1 is cordoned, 1 is of another tier, "
+        "1 is on a node that the request does not allow, 2 have too little free space (the most is 3Gi)"
+    )
+
+
+def test_the_most_free_space_is_that_of_a_drive_that_fails_no_other_test():
+    drives = [
+        drive("d1", volumes={"x": 8 * GIB}, tier="cold"),
+        drive("d2", "n9", volumes={"x": 8 * GIB}, tier="hot"),
+        drive("d3", volumes={"x": 9 * GIB}, tier="hot"),
+        drive("d4", volumes={"x": 8 * GIB}, tier="warm"),
+    ]
+
+    assert refused(*drives, size=5 * GIB // 2, access_tier="hot", requisite=("n1",)) == (
+        "no drive can take 2560Mi: of 4 drives, 2 are of another tier, 1 is on a node that the request does not allow, "
+        "1 has too little free space (the most is 1Gi)"
     )
 
 
@@ -147,13 +161,13 @@ def test_edge_is_more_than_one_drive_of_maximum_free_capacity_yes_select_one_tha
 # ---- the other tests of step 3 ---------------------------------------------------------------------------------------
 
 OUT = [
-    (drive(state=DriveState.ERROR), "are not Ready"),
-    (drive(state=None), "are not Ready"),
-    (drive(restored=False), "are not Ready"),
-    (drive(unschedulable=True), "are cordoned"),
-    (drive(removing=True), "are being removed"),
-    (drive(volumes={f"v{number}": 1 for number in range(2048)}), "hold 2048 volumes, the most"),
-    (drive(labels={"rack": "b"}), "do not match the drive selector"),
+    (drive(state=DriveState.ERROR), "is not Ready"),
+    (drive(state=None), "is not Ready"),
+    (drive(restored=False), "is not Ready"),
+    (drive(unschedulable=True), "is cordoned"),
+    (drive(removing=True), "is being removed"),
+    (drive(volumes={f"v{number}": 1 for number in range(2048)}), "holds 2048 volumes, the most"),
+    (drive(labels={"rack": "b"}), "does not match the drive selector"),
     (drive(labels={"rack": "a"}, claim_ids=frozenset({OTHER_CLAIM_ID})), "same volume-claim-id"),
     (drive(offer=IMAGES), "cannot hold the backing"),
 ]
@@ -209,12 +223,12 @@ def test_without_drives_the_error_says_how_to_make_one():
 
 
 def test_a_drive_that_has_not_reported_its_capacity_could_serve_any_size():
-    assert "are not Ready" in refused(drive(capacity=0, state=None), size=1 << 50)
+    assert "is not Ready" in refused(drive(capacity=0, state=None), size=1 << 50)
 
 
 def test_a_drive_whose_forged_allocations_exceed_64_bits_has_too_little_free_space():
     assert refused(drive("d1", free=-(2**64))) == (
-        "no drive can take 1Gi: of 1 drives, 1 have too little free space (the most is 0)"
+        "no drive can take 1Gi: of 1 drive, 1 has too little free space (the most is 0)"
     )
 
 
@@ -229,7 +243,7 @@ def test_a_directory_with_ext4_is_possible_on_other_drives_than_those_that_are_t
     ext4 = Offer("ext4", ("directory", "image"))
 
     assert refused(drive(), **asked) == (
-        "no drive can take 1Gi: of 1 drives, 1 cannot hold the backing and file system asked for"
+        "no drive can take 1Gi: of 1 drive, 1 cannot hold the backing and file system asked for"
     )
     assert "too little free space" in refused(drive(offer=ext4, volumes={"x": 10 * GIB}), **asked)
     assert chosen(drive(offer=ext4), **asked) == "d1"

@@ -136,7 +136,7 @@ async def test_a_drive_that_is_cordoned_meanwhile_takes_no_volume():
         await world.settle()
         await world.merge(DRIVE, drive_id(1), {"spec": {"unschedulable": True}})
 
-        with pytest.raises(ResourceExhausted, match="1 are cordoned"):
+        with pytest.raises(ResourceExhausted, match="1 is cordoned"):
             await reserve(allocator)
 
 
@@ -287,7 +287,7 @@ async def test_a_drive_with_volumes_is_not_deleted_and_takes_none_while_it_is_be
         await world.delete(DRIVE, drive_id(1))
         await world.settle()
 
-        with pytest.raises(ResourceExhausted, match="1 are being removed"):
+        with pytest.raises(ResourceExhausted, match="1 is being removed"):
             await reserve(allocator, "pvc-2")
         await allocator.reservations.release(drive_id(1), "pvc-1")
 
