@@ -45,6 +45,8 @@ def adopt_drives(drives: Sequence[str], node: str, seconds: float, output: str, 
     A disk that was moved from another node is taken over too, once that node reports its drive as Lost or is no node of
     the cluster any more, and no pod uses its volumes. A DRIVE that cannot be seen on the node, such as a folder on a
     moved disk, is named together with --node. `orlop adopt` then brings its volumes back.
+
+    A disk of a node whose record, the file drive.json, is damaged gets it again.
     """
     plan = in_cluster(lambda cluster: _drive_adoption(cluster).plan(node, drives))
     reports = _carry_out(plan, seconds, yes=yes, dry_run=dry_run, is_result=output == "text")

@@ -22,7 +22,11 @@ def version_of(data: bytes) -> int | None:
     return None
 
 
+class NewerRecord(UnreadableRecord):
+    """It was written by a newer version of Orlop, and is not damaged."""
+
+
 def refuse_newer(version: int | None, newest: int) -> None:
-    """Raise UnreadableRecord for a version above the newest that this program reads."""
+    """Raise NewerRecord for a version above the newest that this program reads."""
     if version is not None and version > newest:
-        raise UnreadableRecord(f"it has the format {version}, and this version of Orlop reads formats up to {newest}")
+        raise NewerRecord(f"it has the format {version}, and this version of Orlop reads formats up to {newest}")

@@ -320,5 +320,5 @@ def expected_drives(drives: ObjectsOfNode, node_name: str) -> dict[str, Expected
         except ValueError:
             continue
         if spec.node_name == node_name:
-            expected[name] = ExpectedDrive(spec.type, spec.removing, status.path)
+            expected[name] = ExpectedDrive(spec.type, spec.removing, status.path, status.capacity_bytes)
     return expected

@@ -88,7 +88,7 @@ class RequestExecution:
     async def _carry_out(self, request: ApiObject) -> None:
         spec = part_of(request, "spec", DriveRequestSpec)
         request = await self._write(request, pending_status(request))
-        for task in tasks_left(request, self._watch.drives.foreign):
+        for task in tasks_left(request, self._watch.drives.foreign, self._watch.damaged()):
             result = await self._making.make(task, dry_run=spec.dry_run)
             about = {"request": request["metadata"]["name"], "target": result.target, "dry_run": spec.dry_run}
             self._log.info("request carried out", **about, drive=result.drive, error=result.error or None)
@@ -109,8 +109,14 @@ def is_ended(request: ApiObject) -> bool:
     return part_of(request, "status", DriveRequestStatus).state in ENDED
 
 
-def tasks_left(request: ApiObject, foreign: Mapping[str, Sequence[str]]) -> list[DriveTask]:
-    """Return the tasks without a result. `foreign` are the drives that could be adopted, with their places."""
+def tasks_left(
+    request: ApiObject, foreign: Mapping[str, Sequence[str]], damaged: Mapping[str, Sequence[str]]
+) -> list[DriveTask]:
+    """Return the tasks without a result.
+
+    `foreign` are the drives that could be adopted, `damaged` disks of this node without a readable record, with their
+    places.
+    """
     spec = part_of(request, "spec", DriveRequestSpec)
     done = {result.target for result in part_of(request, "status", DriveRequestStatus).results}
     uid = objects.uid(request)
@@ -122,7 +128,9 @@ def tasks_left(request: ApiObject, foreign: Mapping[str, Sequence[str]]) -> list
         capacity = whole_mebibytes(folder.capacity_bytes)
         tasks.append(MakeFolder(folder, derived_drive_id(uid, folder.path), capacity))
     if spec.adopt:
-        tasks += [AdoptDrive(drive_id, tuple(places)) for drive_id, places in sorted(foreign.items())][:MOST_DEVICES]
+        adopted = [AdoptDrive(drive_id, tuple(places)) for drive_id, places in sorted(foreign.items())]
+        adopted += [AdoptDrive(drive_id, tuple(places), is_ours=True) for drive_id, places in sorted(damaged.items())]
+        tasks += adopted[:MOST_DEVICES]
     return [task for task in tasks if target_of(task) not in done]
 
 

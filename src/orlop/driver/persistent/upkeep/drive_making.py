@@ -14,12 +14,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from orlop.driver.persistent.upkeep.drive_opening import DriveOpening, record_at
+from orlop.driver.persistent.upkeep.drive_opening import DamagedDrive, DriveOpening, record_at
 from orlop.driver.persistent.upkeep.drive_task_rules import (
     AdoptDrive,
     DriveTask,
     FormatDevice,
     MakeFolder,
+    capacity_of_disk,
     disk_record,
     failure_of,
     folder_record,
@@ -27,7 +28,7 @@ from orlop.driver.persistent.upkeep.drive_task_rules import (
 )
 from orlop.driver.persistent.upkeep.drive_watch import DriveWatch
 from orlop.foundation.clock import Clock
-from orlop.host.drive_host import DiskOrder
+from orlop.host.drive_host import DiskOrder, DriveRoot, DriveSurvey
 from orlop.host.host_errors import HostError
 from orlop.host.threads import Threads
 from orlop.records.api_record import rounded_quantity
@@ -79,7 +80,9 @@ class DriveMaking:
         now = self._clock.now().timestamp()
 
         def record_of(free: int) -> bytes:
-            return encode_drive(disk_record(task, free, self._opening.node_name, now))
+            return encode_drive(
+                disk_record(drive_id, task.file_system, capacity_of_disk(free), self._opening.node_name, now)
+            )
 
         await self._threads(lambda: self._host.make_disk_drive(order, record_of, dry_run=dry_run))
         if dry_run:
@@ -126,9 +129,16 @@ class DriveMaking:
             raise HostError(errno.EEXIST, f"{' and '.join(task.places)} have the same identity: remove all but one.")
         if dry_run:
             # Not mounted to read its record: that would already change it.
-            message = f"{task.places[0]} would be taken over, unless it was removed on purpose."
-            return result_of(task, message, is_made=False)
-        is_adopted = await self._threads(lambda: self._take_over(task))
+            would = (
+                "would get its record again"
+                if task.is_ours
+                else "would be taken over, unless it was removed on purpose"
+            )
+            return result_of(task, f"{task.places[0]} {would}.", is_made=False)
+        capacity, now = self._watch.expected_capacity(task.drive_id), self._clock.now().timestamp()
+        is_adopted = await self._threads(lambda: self._take_over(task, capacity, now))
+        if task.is_ours and is_adopted:
+            return result_of(task, f"{task.places[0]} has its record again.")
         message = "was taken over" if is_adopted else "was removed on purpose, and is left as it is"
         return result_of(task, f"{task.places[0]} {message}.", is_made=is_adopted)
 
@@ -142,12 +152,14 @@ class DriveMaking:
                 "delete the object, and adopt the drive again.",
             )
 
-    def _take_over(self, task: AdoptDrive) -> bool:
-        """Make a drive this node's; return False for one that was removed."""
+    def _take_over(self, task: AdoptDrive, capacity: int, now: float) -> bool:
+        """Make a drive this node's; return False for one that was removed. `capacity`: of its object, or 0."""
         survey = self._host.survey()
         place = task.places[0]
         if not any(found.device.name == place for found in survey.devices):
             return self._write_ownership(task.drive_id, place, DriveType.FOLDER)
+        if task.is_ours:
+            return self._write_record(task, survey, capacity, now)
         self._opening.mount(task.drive_id, place, survey)
         is_adopted = False
         try:
@@ -157,6 +169,34 @@ class DriveMaking:
                 with suppress(HostError):
                     self._host.unmount_disk(task.drive_id, forget=True)
         return is_adopted
+
+    def _write_record(self, task: AdoptDrive, survey: DriveSurvey, capacity: int, now: float) -> bool:
+        """Write the record of a disk of this node anew. Its identity is the UUID of its file system.
+
+        Its capacity was decided when it was made: its object has it. Without an object it is computed as it was then,
+        which needs an empty disk.
+        """
+        drive_id = task.drive_id
+        if drive_id not in survey.mounted:
+            self._opening.mount(drive_id, task.places[0], survey)
+        with closing(self._opening.place(drive_id, task.places[0], DriveType.DISK)) as root:
+            with suppress(DamagedDrive):
+                return not record_at(root, drive_id).removed  # an earlier request wrote it
+            if not capacity:
+                self._refuse_volumes(root)
+                capacity = capacity_of_disk(root.space().free)
+            file_system = root.features.file_system
+            root.write_record(encode_drive(disk_record(drive_id, file_system, capacity, self._opening.node_name, now)))
+        return True
+
+    def _refuse_volumes(self, root: DriveRoot) -> None:
+        listing = root.volumes()
+        if count := len(listing.folders) + len(listing.strangers) + len(listing.half_made):
+            raise HostError(
+                errno.ENOTEMPTY,
+                f"The drive at {root.path} has neither a record nor an object that has its capacity, and holds {count} "
+                "volumes: copy what you need from there, unmount it, and erase it with 'wipefs --all'.",
+            )
 
     def _write_ownership(self, drive_id: str, path: str, type_: DriveType) -> bool:
         with closing(self._opening.place(drive_id, path, type_)) as root:

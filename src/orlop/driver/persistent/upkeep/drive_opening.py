@@ -10,7 +10,7 @@ import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -20,10 +20,13 @@ from orlop.host.drive_host import DriveHost, DriveRoot, DriveSurvey
 from orlop.host.drive_volumes import DriveVolumes
 from orlop.host.host_errors import HostError
 from orlop.records.drive_record import MIB, DriveRecord, DriveType, decode_drive, encode_drive
-from orlop.records.record_format import UnreadableRecord
+from orlop.records.record_format import NewerRecord, UnreadableRecord
 
 VolumesOf: TypeAlias = Callable[[DriveRoot], DriveVolumes]
 """Opens the volumes of a drive. Blocks."""
+
+
+RESTORE_ADVICE: Final = "'orlop drives adopt' writes it anew, and changes no volume."
 
 
 class ForeignDrive(HostError):
@@ -31,6 +34,13 @@ class ForeignDrive(HostError):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(errno.EPERM, sentence)
+
+
+class DamagedDrive(HostError):
+    """The record of a drive is missing or damaged, and not only written by a newer version."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(errno.EUCLEAN, sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,8 @@ class DriveOpening:
             if isinstance(error, ForeignDrive) and type_ is DriveType.DISK:
                 with suppress(HostError):
                     self.host.unmount_disk(drive_id, forget=True)
+            if isinstance(error, DamagedDrive) and type_ is DriveType.DISK:
+                raise DamagedDrive(f"{error} {RESTORE_ADVICE}") from None
             raise
         return OpenDrive(record, place, volumes)
 
@@ -100,11 +112,17 @@ def fit_reserve_of(drive: OpenDrive) -> str:
 
 
 def record_at(place: DriveRoot, drive_id: str) -> DriveRecord:
-    """Return the record of a drive. Raises HostError if it cannot be read, or is of another drive."""
+    """Return the record of a drive. HostError: it cannot be read, or is of another drive. DamagedDrive: see there."""
     try:
         record = decode_drive(place.read_record())
-    except UnreadableRecord as error:
+    except HostError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        raise DamagedDrive(f"The drive at {place.path} has no record: drive.json is missing.") from None
+    except NewerRecord as error:
         raise HostError(errno.EUCLEAN, f"The record of the drive at {place.path} cannot be read: {error}.") from None
+    except UnreadableRecord as error:
+        raise DamagedDrive(f"The record of the drive at {place.path} cannot be read: {error}.") from None
     if record.drive_id != drive_id:
         raise HostError(
             errno.EUCLEAN, f"At {place.path} is the drive {record.drive_id}, and {drive_id} was expected there."

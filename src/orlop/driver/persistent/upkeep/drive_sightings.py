@@ -20,6 +20,8 @@ class ExpectedDrive:
     removing: bool = False
     path: str = ""
     """The folder that it was in when it was last reported."""
+    capacity: int = 0
+    """Its bytes for volumes, as last reported; 0 if they never were."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,12 @@ class MakeFolder:
 
 @dataclass(frozen=True, slots=True)
 class AdoptDrive:
-    """Take over a drive of another node, or of a lost cluster."""
+    """Take over a drive of another node, or of a lost cluster; or write the record of a damaged one anew."""
 
     drive_id: str
     places: tuple[str, ...]
+    is_ours: bool = False
+    """A disk of this node, whose record cannot be read."""
 
 
 DriveTask: TypeAlias = FormatDevice | MakeFolder | AdoptDrive
@@ -51,7 +53,7 @@ def target_of(task: DriveTask) -> str:
             return device.name
         case MakeFolder(folder):
             return folder.path[:LONGEST_PATH]
-        case AdoptDrive(_, places):
+        case AdoptDrive(places=places):
             return " and ".join(places)[:LONGEST_PATH]
 
 
@@ -83,14 +85,18 @@ def failure_of(task: DriveTask, error: str) -> RequestResult:
     return RequestResult(target=target_of(task), error=error[:LONGEST_TEXT] or "It failed.")
 
 
-def disk_record(task: FormatDevice, free: int, node_name: str, now: float) -> DriveRecord:
-    """Return the record of a disk whose new file system has this number of bytes free."""
+def capacity_of_disk(free: int) -> int:
+    """Return the bytes for volumes of a disk whose new file system has this number of bytes free."""
     spare = max(LEAST_SPARE, free // SPARE_SHARE)
+    return max(MIB, whole_mebibytes(free - spare))
+
+
+def disk_record(drive_id: str, file_system: str, capacity: int, node_name: str, now: float) -> DriveRecord:
     return DriveRecord(
-        drive_id=task.drive_id,
+        drive_id=drive_id,
         type=DriveType.DISK,
-        file_system=task.file_system,
-        capacity_bytes=max(MIB, whole_mebibytes(free - spare)),
+        file_system=file_system,
+        capacity_bytes=capacity,
         node_name=node_name,
         created_at=round(now, 3),
     )

@@ -19,7 +19,7 @@ from typing import Final
 
 from orlop.driver.persistent.drive_errors import DriveFailure, disk_error_behind
 from orlop.driver.persistent.drive_table import DriveStanding, DriveTable, OpenDrive
-from orlop.driver.persistent.upkeep.drive_opening import DriveOpening, ForeignDrive
+from orlop.driver.persistent.upkeep.drive_opening import DamagedDrive, DriveOpening, ForeignDrive
 from orlop.driver.persistent.upkeep.drive_probes import DriveProbes
 from orlop.driver.persistent.upkeep.drive_sightings import ExpectedDrive, SurveyedDrives, UnreadableFolder, sightings_of
 from orlop.driver.persistent.upkeep.drive_state_rules import (
@@ -68,6 +68,7 @@ class _FailedAttempt:
 
     why: str
     is_disk_error: bool
+    is_damaged: bool
     facts: tuple[object, ...]
     failures: int
     retry_at: float
@@ -157,6 +158,18 @@ class DriveWatch:
                 self.wake()
             case HostError():
                 self.probes.probe_now(drive_id)
+
+    def damaged(self) -> Mapping[str, tuple[str, ...]]:
+        """Return where disks of this node are whose record is missing or damaged, by id."""
+        places = {drive_id: self._seen(drive_id).places for drive_id, each in self._troubles.items() if each.is_damaged}
+        return {
+            drive_id: each for drive_id, each in places.items() if each and self._types.get(drive_id) is DriveType.DISK
+        }
+
+    def expected_capacity(self, drive_id: str) -> int:
+        """Return the capacity that the object of a drive has; 0 if it has none, or no object names this node."""
+        expected = self._expected.get(drive_id)
+        return expected.capacity if expected is not None else 0
 
     def retry_soon(self, drive_id: str) -> None:
         """Repeat a step that failed: the last volume in use on the drive was unstaged. A drive that works needs none.
@@ -370,7 +383,12 @@ class DriveWatch:
         retry = BUSY_RETRY if error.errno == errno.EBUSY else RETRY
         delay = retry.cap if isinstance(error, ForeignDrive) else retry.delay(failures, self._random)
         self._troubles[drive_id] = _FailedAttempt(
-            str(error), error.errno in IO_ERRORS, _changeable_facts(seen), failures, self._clock.elapsed() + delay
+            str(error),
+            error.errno in IO_ERRORS,
+            isinstance(error, DamagedDrive),
+            _changeable_facts(seen),
+            failures,
+            self._clock.elapsed() + delay,
         )
         self._log.warning("drive not usable", drive=drive_id, error=error, retry_after_seconds=round(delay, 1))
         self._update_table(drive_id)

@@ -6,8 +6,10 @@ import errno
 from itertools import product
 from typing import Any
 
+import msgspec
 import pytest
 
+from orlop.driver.persistent.upkeep.drive_opening import RESTORE_ADVICE
 from orlop.driver.persistent.upkeep.drive_state_rules import CALL_RECOVERY_SECONDS
 from orlop.driver.persistent.upkeep.drive_task_rules import derived_drive_id
 from orlop.kube.http.http_messages import HttpRequest
@@ -262,6 +264,96 @@ async def test_a_disk_and_its_copy_are_not_adopted():
 
     assert "sdb and sdc have the same identity" in status["results"][0]["error"]
     assert machine.faults.calls("mount_disk") == 0
+
+
+# ---- a record that is damaged ----------------------------------------------------------------------------------------
+
+
+async def damage(world: ReportingWorld, machine: FakeMachine, content: bytes | None) -> None:
+    """Make a drive Ready once, so that it has an object; then damage its record."""
+    async with world.node(machine):
+        await world.until(lambda: world.is_ready(ID))
+    disk = machine.disks["sdb"].drive
+    assert disk is not None
+    disk.record = content
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", None], ids=["empty", "half", "binary", "missing"])
+async def test_a_drive_whose_record_is_damaged_gets_it_again_with_its_volumes(content: bytes | None):
+    machine = machine_with(sdb=drive_disk())
+    put_volume(machine.disks["sdb"].drive, volume_on_disk())
+    disk = machine.disks["sdb"].drive
+    assert disk is not None
+    before = decode_drive(disk.record or b"")
+
+    async with ReportingWorld() as world:
+        await world.create(DRIVE, new_object("Drive", ID, DriveSpec(node_name=NODE, type=DriveType.DISK)))
+        await world.allocate(volume_on_disk().volume_id)
+        await damage(world, machine, content)
+        async with world.node(machine):
+            await world.settle(10)
+            assert (await world.status())["state"] == "Error"
+            assert (await world.status())["message"].endswith(RESTORE_ADVICE)
+
+            await world.request("dry", adopt=True, dry_run=True)
+            assert (await world.ended("dry"))["results"][0]["message"] == "sdb would get its record again."
+            assert disk.record == content
+
+            await world.request(adopt=True)
+            assert (await world.ended())["results"][0]["message"] == "sdb has its record again."
+            await world.settle(10)
+            assert await world.is_ready(ID)
+            await world.request("again", adopt=True)
+            assert (await world.ended("again"))["message"] == "There is no drive to take over."
+
+    after = decode_drive(disk.record or b"")
+    assert msgspec.structs.replace(after, created_at=before.created_at) == before
+    assert set(disk.volumes) == {volume_on_disk().volume_id}
+
+
+async def test_an_empty_drive_whose_record_is_damaged_can_be_removed_after_its_record_was_written_anew():
+    machine = machine_with(sdb=drive_disk())
+
+    async with ReportingWorld() as world:
+        await damage(world, machine, b"")
+        await world.merge(DRIVE, ID, {"spec": {"removing": True}})
+        async with world.node(machine) as node:
+            await world.settle(60)
+            assert not node.watch.has_released(ID)
+            await world.request(adopt=True)
+            assert (await world.ended())["state"] == "Done"
+            await world.settle(60)
+            assert node.watch.has_released(ID)
+            assert not machine.mounted_drives
+
+
+async def test_without_an_object_only_the_record_of_an_empty_drive_is_written_anew():
+    machine = machine_with(sdb=drive_disk(content=b"{"), sdc=drive_disk(OTHER, content=b"{"))
+    put_volume(machine.disks["sdc"].drive, volume_on_disk())
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.settle(10)
+        await world.request(adopt=True)
+        results = {each["target"]: each for each in (await world.ended())["results"]}
+        assert results["sdb"]["drive"] == ID
+        assert "holds 1 volumes" in results["sdc"]["error"]
+        await world.settle(10)
+        assert await world.is_ready(ID)
+    other = machine.disks["sdc"].drive
+    assert other is not None
+    assert other.record == b"{"
+
+
+async def test_a_record_of_a_newer_version_is_not_replaced():
+    machine = machine_with(sdb=drive_disk(content=b'{"version": 99}'))
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.settle(10)
+        await world.request(adopt=True)
+        assert (await world.ended())["message"] == "There is no drive to take over."
+    disk = machine.disks["sdb"].drive
+    assert disk is not None
+    assert disk.record == b'{"version": 99}'
 
 
 async def test_a_drive_that_was_removed_on_purpose_is_left_as_it_is():
