@@ -11,6 +11,8 @@ from random import Random
 
 import pytest
 
+from orlop.driver.persistent.drive_errors import DriveFailure
+from orlop.driver.persistent.recorded_volumes import existing_volume
 from orlop.driver.persistent.upkeep import drive_probes, drive_state_rules, drive_watch
 from orlop.driver.persistent.upkeep.drive_making import DriveMaking
 from orlop.driver.persistent.upkeep.drive_task_rules import FormatDevice, MakeFolder, derived_drive_id
@@ -29,6 +31,8 @@ from orlop.host.mounts.linux_kubelet_dir import LinuxKubeletDir
 from orlop.host.threads import OwnThreads
 from orlop.records.drive_record import MIB, DriveState
 from orlop.records.drive_request import RequestedDevice, RequestedFolder
+from orlop.records.volume_record import encode_volume
+from support.drives.reporting_nodes import volume_on_disk
 from support.host.disks import GIB, LoopDisk, loop_disk
 from support.host.kernel_rooms import mount_room, run, shut_down
 from support.host.own_loops import OwnDisk, own_disk
@@ -167,6 +171,31 @@ async def test_a_disk_that_fails_in_the_middle_of_a_write_is_an_error_and_the_ot
         (folder / "drives" / other / "file").write_bytes(b"still works")
     run("umount", "--lazy", folder / "drives" / failing)
     node.host.unmount_disk(other, forget=True)
+
+
+async def test_a_drive_with_a_volume_that_cannot_be_read_is_an_error_although_its_probe_succeeds(
+    folder: Path, disks: list[LoopDisk]
+):
+    first = LinuxNode(folder, disks)
+    async with first.running():
+        drive_id = await first.make(disks[0])
+        record = encode_volume(volume_on_disk("pvc-1", drive_id))
+        first.drives.table.get(drive_id).volumes.create("pvc-1", record, 0o700)
+    first.host.unmount_disk(drive_id)
+    # The content of the volume's folder seems to be behind the end of the disk.
+    run("debugfs", "-w", "-R", "set_inode_field /volumes/pvc-1 block[5] 0x7ffffff0", disks[0].path)
+
+    node = LinuxNode(folder, disks)
+    async with node.running():
+        await node.until(lambda: node.state(drive_id) is READY)
+        with node.drives.table.using(drive_id) as drive:
+            with pytest.raises(DriveFailure) as failure:
+                existing_volume(drive, "pvc-1")
+            assert drive.place.why_failing() is None
+        node.drives.watch.note_error(drive_id, failure.value)
+        assert node.state(drive_id) is ERROR
+        assert str(failure.value).rstrip(".") in node.drives.table.standings()[drive_id].why
+    node.host.unmount_disk(drive_id, forget=True)
 
 
 async def test_a_file_system_that_has_shut_down_is_mounted_again_when_no_volume_is_in_use(
