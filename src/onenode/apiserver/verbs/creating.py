@@ -76,7 +76,7 @@ class Creator:
     ) -> Stored:
         obj = check_namespace(obj, namespace)
         metadata = obj.get("metadata", {})
-        self._gate.refuse_new_content(kind.kind, namespace, metadata.get("name", ""))
+        self._gate.refuse_new_content(kind, namespace, metadata.get("name", ""))
         tries = 1 if metadata.get("name") else MOST_NAMES_TRIED
         for _ in range(tries):
             try:
@@ -108,7 +108,7 @@ class Creator:
         key = kind.key(namespace, new["metadata"]["name"])
 
         def decide(newest: Stored | None, revision: int) -> GuardedDecision:
-            self._gate.refuse_new_content(kind.kind, namespace, key.name)
+            self._gate.refuse_new_content(kind, namespace, key.name)
             if newest is not None:
                 raise _NameTaken(key.name, is_ending="deletionTimestamp" in JSON.decode(newest.json)["metadata"])
             return GuardedDecision(Put(kind.encoded(new, revision)))
