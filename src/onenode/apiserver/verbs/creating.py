@@ -48,6 +48,7 @@ MOST_NAMES_TRIED: Final = 8
 # What generated names end with: no vowels, so that they spell nothing.
 NAME_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 NAME_SUFFIX_LENGTH: Final = 5
+NO_TURN: Final = nullcontext()
 WRONG_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
 
 
@@ -93,7 +94,7 @@ class Creator:
 
         Which names are free depends on all others, and the store shows a write only when it is durable.
         """
-        return self._definitions if kind is CUSTOM_RESOURCE_DEFINITION else nullcontext()
+        return self._definitions if kind is CUSTOM_RESOURCE_DEFINITION else NO_TURN
 
     async def definitions_written(self) -> None:
         """Wait until no definition is being written."""
