@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from onenode.apiserver.admission.write_attributes import REQUEST_FIELDS
 from onenode.apiserver.custom_resources.expression_cost_rules import ExpressionValues, spend_on
-from onenode.apiserver.custom_resources.expression_outcome_rules import BUDGET, BudgetSpent, CostBudget
 from onenode.apiserver.custom_resources.expression_rules import LONGEST_MESSAGE, OUT_OF_BUDGET
+from onenode.apiserver.custom_resources.expression_value_rules import BUDGET, BudgetSpent, CostBudget
 from onenode.apiserver.custom_resources.expressions import (
     CelScope,
     CelValues,

@@ -1,7 +1,7 @@
-"""What each function and operator of an expression costs for arguments of a size, and what it may come to. Pure.
+"""Estimate the cost and the result of each function and operator from the sizes of its arguments. Pure.
 
 Measured with cel-expr-python 0.1.3, whose lists are copied whole when an item is added, and rounded up. A function that
-is not named here is one of Kubernetes' own, in Python: its arguments are converted for each call.
+is not in `CALLS` is one of Kubernetes' own, written in Python: its arguments are converted for each call.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from onenode.apiserver.custom_resources.expression_outcome_rules import (
+from onenode.apiserver.custom_resources.expression_value_rules import (
     LETTERS_PER_VALUE,
     SCALAR,
     ComputedValue,
@@ -44,19 +44,19 @@ ONE_OF: Final = frozenset(
 
 
 def python_call(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
-    """One of Kubernetes' functions, or one that is not known here: it reads all of its arguments."""
+    """Estimate one of Kubernetes' functions, or an unknown one, which reads all of its arguments."""
     weight, length = sum(map(measuring.weight, arguments)), sum(map(measuring.length, arguments))
     cost = _PYTHON_CALL + weight * _PER_CONVERTED_VALUE + length * _PER_LETTER
     return cost, ComputedValue(length + 1, weight + length + 1)
 
 
 def _set_call(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
-    """Items that have no hash are compared each with each."""
-    cost, outcome = python_call(measuring, arguments)
+    """Estimate a function of sets: items that have no hash are compared each with each."""
+    cost, result = python_call(measuring, arguments)
     first, second = arguments
     item = min(measuring.weight(measuring.part(first)), measuring.weight(measuring.part(second)))
     pairs = measuring.length(first) * measuring.length(second) if item > 1 else 0
-    return cost + pairs * item * _PER_COMPARED_VALUE, outcome
+    return cost + pairs * item * _PER_COMPARED_VALUE, result
 
 
 def _comparison(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
@@ -75,8 +75,8 @@ def _addition(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[i
     return length * per_part, ComputedValue(length, weight, Either(tuple(measuring.part(each) for each in arguments)))
 
 
-def _is_text(outcome: ExpressionValue) -> bool:
-    match outcome:
+def _is_text(value: ExpressionValue) -> bool:
+    match value:
         case ObjectValue(values):
             return not any(isinstance(each, list | dict) for each in values)
         case ComputedValue(_, _, part):
@@ -99,7 +99,7 @@ def _size(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, 
 
 
 def _search(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
-    """`contains`, and what searches likewise: a text within a text at worst letter by letter; items in turn."""
+    """Estimate `contains` and similar functions: at worst a text is compared at each letter, a list item by item."""
     cost, _ = python_call(measuring, arguments[:2])
     text, part = arguments[:2]
     return cost + measuring.length(text) * (1 + measuring.length(part) // 64) * _PER_LETTER, SCALAR
@@ -110,7 +110,7 @@ def _prefix(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int
 
 
 def _text(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
-    """A function that reads a text, and makes one that is not longer, or twice as long with escapes."""
+    """Estimate a function that reads a text, and makes one that is no longer, or with escapes twice as long."""
     length = measuring.length(arguments[0])
     return STEP + length * 2 * _PER_LETTER, made_text(2 * length)
 
@@ -142,10 +142,10 @@ def _find(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, 
 
 
 def _find_all(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
-    """Each search may read the rest of the text."""
+    """Estimate a search for all matches, each of which may read the rest of the text."""
     cost, text = _find(measuring, arguments)
     length = measuring.length(text) + 1
-    again = length * _pattern_cost(measuring, arguments[1]).of_each(length) // 2
+    again = length * _pattern_cost(measuring, arguments[1]).of_letters(length) // 2
     return cost + again + length * _PER_CONVERTED_VALUE, ComputedValue(length, 1 + length, made_text(length))
 
 
@@ -160,9 +160,9 @@ def _replace(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[in
     return text * _PER_PIECE + letters * _PER_LETTER, made_text(letters)
 
 
-def _shortest(longest: int, outcome: ExpressionValue) -> int:
-    """Only of a text in the expression it is known that it is no shorter."""
-    return longest if isinstance(outcome, ObjectValue) and len(outcome.values) == 1 else 0
+def _shortest(longest: int, value: ExpressionValue) -> int:
+    """Return the least length of a value, which is known only if a single value is possible."""
+    return longest if isinstance(value, ObjectValue) and len(value.values) == 1 else 0
 
 
 def _join(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
@@ -173,7 +173,7 @@ def _join(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, 
 
 
 def _format(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
-    """Each clause of the format prints one argument, or a number with as many digits as it asks for."""
+    """Estimate `format`: each clause prints one argument, or a number with as many digits as the clause states."""
     clauses = measuring.length(arguments[0]) // 2 + 1
     letters = measuring.length(arguments[0]) + clauses * (1_000 + measuring.weight(arguments[1]) * LETTERS_PER_VALUE)
     return letters * _PER_LETTER, made_text(letters)

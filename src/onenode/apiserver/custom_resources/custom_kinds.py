@@ -60,6 +60,7 @@ class KindRegistry:
         self._built_in = tuple(built_in)
         self._has_definitions = CUSTOM_RESOURCE_DEFINITION in self._built_in
         self._built_in_store = kinds_in_store(self._built_in)
+        self._built_in_resources = frozenset(kind.resource for kind in self._built_in)
         kept = (each for each in self._built_in_store.values() if each.kind.verbs != CREATE)
         self._built_in_hashes = {each.kind: storage_hash(each.kept_as) for each in kept}
         self._notice = ChangeNotice(store, CUSTOM_RESOURCE_DEFINITION.resource)
@@ -118,7 +119,8 @@ class KindRegistry:
         self._custom.clear()
         self._custom.update({(each.kind.api_version, each.kind.kind): each.custom for each in served})
         kinds = (*self._built_in, *(each.shown for each in served))
-        stored = (definition.kinds[0] for definition in self._definitions.values() if definition.kinds)
+        first = (definition.kinds[0] for definition in self._definitions.values() if definition.kinds)
+        stored = (each for each in first if self._is_free(each.kind))
         return KindTable(
             kinds,
             {**self._built_in_hashes, **{each.shown: storage_hash(each.kept_as) for each in served}},
@@ -129,8 +131,8 @@ class KindRegistry:
         )
 
     def _is_free(self, kind: Kind) -> bool:
-        """What the server has itself is never replaced."""
-        return _path(kind) not in self._built_in_store
+        """What the server has itself is never replaced, nor do other versions of it share its place in the store."""
+        return kind.resource not in self._built_in_resources
 
 
 def _path(kind: Kind) -> PathOfKind:

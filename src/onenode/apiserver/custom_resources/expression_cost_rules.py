@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from onenode.apiserver.custom_resources.call_cost_rules import CALLS, FREE, ONE_OF, STEP, python_call
-from onenode.apiserver.custom_resources.expression_outcome_rules import (
+from onenode.apiserver.custom_resources.expression_syntax import (
+    Call,
+    Collection,
+    Literal,
+    Loop,
+    NameReference,
+    Selection,
+    Syntax,
+)
+from onenode.apiserver.custom_resources.expression_value_rules import (
     SCALAR,
     ComputedValue,
     CostBudget,
@@ -24,32 +33,23 @@ from onenode.apiserver.custom_resources.expression_outcome_rules import (
     made_list,
     weight_of,
 )
-from onenode.apiserver.custom_resources.expression_syntax import (
-    Call,
-    Collection,
-    Literal,
-    Loop,
-    NameReference,
-    Selection,
-    Syntax,
-)
 
 ITERATIONS: Final = 10_000
-"""After so many the library ends an evaluation."""
+"""The library ends an evaluation after this many iterations of its loops."""
 EVALUATION: Final = 40_000
 PER_VALUE: Final = 400
-"""For each value that an expression sees: it is converted for the library."""
+"""The cost of each value that an expression sees, because it is converted for the library."""
 _ITERATION: Final = 300
 
 
 class ExpressionValues:
-    """The values of an expression's names. What is measured of a name is kept for the next expression."""
+    """The values of an expression's names. The weight of each is kept for the next expression."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
         self._weights: dict[str, int] = {}
 
-    def outcome(self, name: str) -> ExpressionValue | None:
+    def of(self, name: str) -> ExpressionValue | None:
         return ObjectValue((self._values[name],)) if name in self._values else None
 
     def weight(self, name: str, budget: CostBudget) -> int:
@@ -59,13 +59,13 @@ class ExpressionValues:
 
 
 def spend_on(syntax: Syntax, values: ExpressionValues, budget: CostBudget) -> None:
-    """Spend what one evaluation costs at most; raise BudgetSpent where that is more than is left."""
+    """Spend the highest cost of one evaluation; raise BudgetSpent if it is more than is left."""
     budget.spend(EVALUATION)
-    _CostWalk(values, budget).outcome(syntax, 1)
+    _CostWalk(values, budget).value_of(syntax, 1)
 
 
 class _CostWalk:
-    """One walk of a tree. `times` is how often a part of it is evaluated at most."""
+    """One walk of a syntax tree. `times` is the highest number of evaluations of a part."""
 
     def __init__(self, values: ExpressionValues, budget: CostBudget) -> None:
         self._values = values
@@ -74,7 +74,8 @@ class _CostWalk:
         self._bound: dict[str, ExpressionValue] = {}
         self._converted: set[str] = set()
 
-    def outcome(self, syntax: Syntax, times: int) -> ExpressionValue:
+    def value_of(self, syntax: Syntax, times: int) -> ExpressionValue:
+        """Return the value of a part of the tree, after spending what it costs."""
         self._budget.spend(times * STEP)
         match syntax:
             case Literal(value):
@@ -82,27 +83,27 @@ class _CostWalk:
             case NameReference(name):
                 return self._named(name) or SCALAR
             case Selection(operand, field):
-                return self._measuring.field(self.outcome(operand, times), field)
+                return self._measuring.field(self.value_of(operand, times), field)
             case Collection(parts):
-                return Either(tuple(self.outcome(part, times) for part in parts))
+                return Either(tuple(self.value_of(part, times) for part in parts))
             case Loop():
                 return self._loop(syntax, times)
             case Call(function, arguments):
-                return self._call(function, [self.outcome(each, times) for each in arguments], times)
+                return self._call(function, [self.value_of(each, times) for each in arguments], times)
 
     def _named(self, name: str) -> ExpressionValue | None:
         if name in self._bound:
             return self._bound[name]
-        outcome = self._values.outcome(name)
-        if outcome is not None and name not in self._converted:
+        value = self._values.of(name)
+        if value is not None and name not in self._converted:
             self._converted.add(name)
             self._budget.spend(self._values.weight(name, self._budget) * PER_VALUE)
-        return outcome
+        return value
 
     # ---- loops -------------------------------------------------------------------------------------------------------
 
     def _loop(self, loop: Loop, times: int) -> ExpressionValue:
-        range_, initial = self.outcome(loop.range, times), self.outcome(loop.initial, times)
+        range_, initial = self.value_of(loop.range, times), self.value_of(loop.initial, times)
         items = min(self._measuring.length(range_), ITERATIONS)
         rounds = min(times * items, ITERATIONS)
         self._budget.spend(rounds * _ITERATION)
@@ -112,12 +113,12 @@ class _CostWalk:
         makes_list = loop.initial == Collection(()) and items > 0
         # A list is copied for each item that is added to it; on average half of them are there.
         self._bound[loop.accumulator] = ComputedValue(items // 2, 0, SCALAR) if makes_list else initial
-        self.outcome(loop.condition, rounds)
-        step = self.outcome(loop.step, rounds)
+        self.value_of(loop.condition, rounds)
+        step = self.value_of(loop.step, rounds)
         if makes_list:
             item = self._measuring.part(step)
             self._bound[loop.accumulator] = made_list(items, item, self._measuring.weight(item))
-        result = self.outcome(loop.result, times)
+        result = self.value_of(loop.result, times)
         self._bound = outer
         return result
 
@@ -129,8 +130,8 @@ class _CostWalk:
         if function in ONE_OF:
             return Either(tuple(arguments))
         if (call := CALLS.get(function)) is not None:
-            cost, outcome = call(self._measuring, arguments)
+            cost, result = call(self._measuring, arguments)
         else:
-            cost, outcome = python_call(self._measuring, arguments)
+            cost, result = python_call(self._measuring, arguments)
         self._budget.spend(cost * times)
-        return outcome
+        return result

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from onenode.apiserver.custom_resources.expression_cost_rules import ExpressionValues, spend_on
-from onenode.apiserver.custom_resources.expression_outcome_rules import BUDGET, BudgetSpent, CostBudget
+from onenode.apiserver.custom_resources.expression_value_rules import BUDGET, BudgetSpent, CostBudget
 from onenode.apiserver.custom_resources.expressions import (
     OLD_SELF,
     PRESENT_OLD,

@@ -1,7 +1,7 @@
 """The syntax tree of a compiled expression, read from the bytes that the CEL library makes of it. Pure.
 
-The library has no other way to its tree: `serialize` returns the protobuf message cel.expr.CheckedExpr. Macros are
-expanded in it, so that every loop is a `Loop`, whatever its name in the text was. The library compiles nothing that is
+The library offers no other access to the tree: `serialize` returns the protobuf message cel.expr.CheckedExpr. Macros
+are expanded in it, so every loop is a `Loop`, whatever macro it was written with. The library compiles nothing that is
 nested more than 32 levels deep.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value in the text: a text, or any value without a length."""
+    """A value that is written in the expression: a text, or None for a value that has no length."""
 
     value: str | None
 
@@ -136,29 +136,29 @@ def _text(message: bytes, number: int) -> str:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields that have a length, with their numbers; numbers are skipped."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
+    """Yield the number and the bytes of each field that has a length; skip all other fields."""
+    offset = 0
+    while offset < len(message):
+        key, offset = _varint(message, offset)
         match key & 7:
             case 0:
-                _, place = _varint(message, place)
+                _, offset = _varint(message, offset)
             case 1:
-                place += 8
+                offset += 8
             case 5:
-                place += 4
+                offset += 4
             case _:
-                length, place = _varint(message, place)
-                yield key >> 3, message[place : place + length]
-                place += length
+                length, offset = _varint(message, offset)
+                yield key >> 3, message[offset : offset + length]
+                offset += length
 
 
-def _varint(message: bytes, place: int) -> tuple[int, int]:
+def _varint(message: bytes, offset: int) -> tuple[int, int]:
     value, shift = 0, 0
     while True:
-        byte = message[place]
-        place += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:  # noqa: PLR2004 - the last byte has no continuation bit
-            return value, place
+            return value, offset
         shift += 7

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
-from onenode.apiserver.custom_resources.expression_outcome_rules import BUDGET
 from onenode.apiserver.custom_resources.expression_rules import RuleTree, expression_causes, rule_tree
+from onenode.apiserver.custom_resources.expression_value_rules import BUDGET
 from onenode.apiserver.custom_resources.leaf_rules import NO_FIELD, TYPE_INVALID
 from onenode.apiserver.custom_resources.schema_nodes import METADATA, SchemaNode
 from onenode.apiserver.custom_resources.shaping_rules import shaped

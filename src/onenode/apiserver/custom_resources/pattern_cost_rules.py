@@ -1,4 +1,4 @@
-r"""Estimate what a search for a regular expression takes. Pure.
+r"""Estimate the cost of a search for a regular expression. Pure.
 
 RE2 is linear in the text, and here it compiles for each search. Costs are about nanoseconds. A class of letters such
 as `\pL` takes half a millisecond to compile, and each repetition copies it: `[\pL]{300}` takes 170 ms for each text.
@@ -42,11 +42,11 @@ class PatternCost:
         return cls(_SEARCH + min(_total(pattern, _time_to_compile), _MOST_TO_COMPILE), _total(pattern, _places))
 
     def of_search(self, letters: int) -> int:
-        """Return what it takes to compile the pattern and to search a text for it."""
-        return self.compiling + self.of_each(letters)
+        """Return the cost of compiling the pattern and searching a text for it."""
+        return self.compiling + self.of_letters(letters)
 
-    def of_each(self, letters: int) -> int:
-        """Return what the letters of a text take."""
+    def of_letters(self, letters: int) -> int:
+        """Return the cost of reading the letters of a text."""
         return letters * (_PER_LETTER + self.places * _PER_LETTER_AND_PLACE)
 
 
@@ -64,7 +64,7 @@ def _total(pattern: str, cost_of: Callable[[re.Match[str]], int]) -> int:
             outside.append(total)
             total = last = 0
         elif token["end"] is not None:
-            # With an end too many the pattern is refused.
+            # RE2 refuses a pattern that closes a group which it did not open.
             last, total = total, total + (outside.pop() if outside else 0)
         elif token["repeated"] is not None:
             times = max(int(token["least"]), int((token["most"] or "")[1:] or 0), 1)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -40,6 +40,8 @@ class CustomKindInStore(KindInStore):
     `storage` is the version in which objects are stored; what was written after the revision `in_shape_after` has the
     shape of its schema.
     """
+
+    is_custom: ClassVar[bool] = True
 
     custom: CustomKind
     storage: CustomKind

@@ -100,6 +100,8 @@ def _decoded(obj: Object, warnings: Sequence[str], when: str) -> DecodedBody:
     """Drop owners that are named twice: an object that lost one of them would still have the other."""
     metadata = obj.get("metadata") or {}
     owners: list[Object] = metadata.get("ownerReferences") or []
+    if not owners:
+        return DecodedBody(obj, tuple(warnings))
     distinct: dict[frozenset[tuple[str, Any]], Object] = {}
     again = [owner for owner in owners if distinct.setdefault(frozenset(owner.items()), owner) is not owner]
     repeated = [owner.get("uid", "") for owner in again]

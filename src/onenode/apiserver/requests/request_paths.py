@@ -147,7 +147,7 @@ def resource_request(served: ServedKinds, http: HttpRequest, path: ResourcePath,
         raise no_such_resource()
     part = kind.kind.subresource(path.subresource) if path.subresource else None
     if path.subresource and part is None:
-        raise no_such_resource() if kind.selectable is None else not_found(kind.kind, path.name)
+        raise not_found(kind.kind, path.name) if kind.is_custom else no_such_resource()
     # Kubernetes authorizes HEAD as a GET, and has no HEAD for objects and lists.
     if verb is None or http.method == "HEAD" or not _is_known(verb, kind, path, part):
         raise method_not_allowed()

@@ -82,6 +82,11 @@ class Watch:
         return self._revision() if self._closed_at is None else self._closed_at
 
     @property
+    def has_news(self) -> bool:
+        """Whether a change came that was not read, or more than the watch may hold."""
+        return bool(self._unread) or self._unread_when_cut is not None
+
+    @property
     def was_cut(self) -> bool:
         """Whether more lay before its owner than it may hold."""
         return self._unread_when_cut is not None

@@ -51,8 +51,9 @@ class DefinitionDeletion(Endings):
 
     async def empty_and_release(self, ending: EndingObject) -> None:
         await self._write(ending, emptying)
-        # A definition's name is the name of its resource.
-        for kind in [kind for kind in self._kinds() if kind.resource == ending.name]:
+        # A definition's name is the name of its resource, which a built-in kind may have: its objects are not the
+        # definition's.
+        for kind in [kind for kind in self._kinds() if kind.is_custom and kind.resource == ending.name]:
             await self._delete_objects(ending, kind)
         await self._write(ending, emptied)
 

@@ -48,6 +48,7 @@ MOST_NAMES_TRIED: Final = 8
 # What generated names end with: no vowels, so that they spell nothing.
 NAME_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 NAME_SUFFIX_LENGTH: Final = 5
+NO_TURN: Final = nullcontext()
 WRONG_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
 
 
@@ -76,7 +77,7 @@ class Creator:
     ) -> Stored:
         obj = check_namespace(obj, namespace)
         metadata = obj.get("metadata", {})
-        self._gate.refuse_new_content(kind.kind, namespace, metadata.get("name", ""))
+        self._gate.refuse_new_content(kind, namespace, metadata.get("name", ""))
         tries = 1 if metadata.get("name") else MOST_NAMES_TRIED
         for _ in range(tries):
             try:
@@ -93,7 +94,7 @@ class Creator:
 
         Which names are free depends on all others, and the store shows a write only when it is durable.
         """
-        return self._definitions if kind is CUSTOM_RESOURCE_DEFINITION else nullcontext()
+        return self._definitions if kind is CUSTOM_RESOURCE_DEFINITION else NO_TURN
 
     async def definitions_written(self) -> None:
         """Wait until no definition is being written."""
@@ -108,7 +109,7 @@ class Creator:
         key = kind.key(namespace, new["metadata"]["name"])
 
         def decide(newest: Stored | None, revision: int) -> GuardedDecision:
-            self._gate.refuse_new_content(kind.kind, namespace, key.name)
+            self._gate.refuse_new_content(kind, namespace, key.name)
             if newest is not None:
                 raise _NameTaken(key.name, is_ending="deletionTimestamp" in JSON.decode(newest.json)["metadata"])
             return GuardedDecision(Put(kind.encoded(new, revision)))

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from onenode.apiserver.answers.status_answers import forbidden, namespace_is_ending, not_found
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import DecodedObjects, Key, Stored
+from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, Kind
 
 T = TypeVar("T")
@@ -69,8 +70,10 @@ class NamespaceGate(ClosingGate):
             return self
         return self.definitions if kind is CUSTOM_RESOURCE_DEFINITION else None
 
-    def refuse_new_content(self, kind: Kind, namespace: str, name: str) -> None:
-        self.definitions.refuse_new_objects(kind, name)
+    def refuse_new_content(self, in_store: KindInStore, namespace: str, name: str) -> None:
+        kind = in_store.kind
+        if in_store.is_custom:
+            self.definitions.refuse_new_objects(kind, name)
         if not kind.namespaced:
             return
         stored = self.stored(namespace)
@@ -85,7 +88,7 @@ class DefinitionGate(ClosingGate):
         super().__init__(store, CUSTOM_RESOURCE_DEFINITION.resource)
 
     def refuse_new_objects(self, kind: Kind, name: str) -> None:
-        """A definition's name is the name of its resource; built-in kinds have none."""
+        """A definition's name is the name of its resource. Built-in kinds have none, even where one has their name."""
         stored = self.stored(kind.resource)
         if stored is not None and self.is_ending(stored):
             raise forbidden(kind, name, "create not allowed while custom resource definition is terminating")

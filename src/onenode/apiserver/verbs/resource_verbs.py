@@ -221,7 +221,7 @@ class _NotedWarnings:
 
     def __init__(self, request: ResourceRequest, admit: Admit) -> None:
         self._kind = request.kind.kind
-        self._is_custom = request.kind.selectable is not None
+        self._is_custom = request.kind.is_custom
         self._is_whole = request.subresource is None
         self._admit = admit
         self.warnings: list[str] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -90,6 +90,8 @@ class KindInStore:
 
     `table` and `selectable` are those of a custom resource: its columns, and its fields that a selector may name.
     """
+
+    is_custom: ClassVar[bool] = False
 
     kind: Kind
     kept_as: Kind

@@ -63,6 +63,14 @@ async def test_an_object_written_while_the_schema_narrows_is_refused():
         assert answer.status == 422, answer.body
 
 
+async def gone(server: TestServer, name: str) -> None:
+    """Return when there is no definition of this name."""
+    async with server.watch(f"{DEFINITIONS}?watch=true&fieldSelector=metadata.name={name}") as watch:
+        if (await server.ask("GET", f"{DEFINITIONS}/{name}")).status != 404:
+            while (await watch.next())["type"] != "DELETED":
+                pass
+
+
 async def accepted(server: TestServer, path: str, names: dict[str, Any]) -> None:
     """Return when the definition has these names; it never does if it does not get them."""
     name = path.rpartition("/")[2]
@@ -120,3 +128,23 @@ async def test_an_object_whose_texts_are_searched_too_long_is_refused():
         assert few.status == 201, few.body
         assert many.status == 422
         assert "to search all texts for the schema's patterns would take more than a second" in many.body["message"]
+
+
+async def test_the_end_of_a_definition_with_the_name_of_a_built_in_resource_leaves_its_objects():
+    classes = "/apis/storage.k8s.io/v1/storageclasses"
+    names = {"kind": "StorageClass", "plural": "storageclasses", "shortNames": None, "categories": None}
+    made = definition("storage.k8s.io", version("v1"), version("v9", storage=False), scope="Cluster", **names)
+    made["metadata"]["annotations"] = {"api-approved.kubernetes.io": "https://example.com/pull/1"}
+    async with api_server() as server:
+        await server.ask("POST", classes, {"metadata": {"name": "fast"}, "provisioner": "csi.example.com"})
+        assert (await server.ask("POST", DEFINITIONS, made)).status == 201
+        assert (await server.ask("GET", "/apis/storage.k8s.io/v9/storageclasses")).status == 404
+
+        path = f"{DEFINITIONS}/storageclasses.storage.k8s.io"
+        assert (await server.ask("DELETE", path)).status == 200
+        later = await server.ask("POST", classes, {"metadata": {"name": "slow"}, "provisioner": "csi.example.com"})
+        assert later.status == 201, later.body
+        await gone(server, "storageclasses.storage.k8s.io")
+
+        listed = (await server.ask("GET", classes)).body["items"]
+        assert [each["metadata"]["name"] for each in listed] == ["fast", "slow"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from onenode.apiserver.custom_resources.expression_cost_rules import ExpressionValues, spend_on
-from onenode.apiserver.custom_resources.expression_outcome_rules import BUDGET, BudgetSpent, CostBudget, weight_of
+from onenode.apiserver.custom_resources.expression_value_rules import BUDGET, BudgetSpent, CostBudget, weight_of
 from onenode.apiserver.custom_resources.expressions import SELF, compile_expression
 
 NUMBERS = [str(number) for number in range(9_000)]

@@ -13,9 +13,11 @@ from onenode.apiserver.answers.status_answers import Refusal
 from onenode.apiserver.store.store import memory_store
 from onenode.apiserver.store.versions import Key
 from onenode.apiserver.verbs.namespace_gate import NamespaceGate
+from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.kube.kinds import CONFIG_MAP, NAMESPACE
 
 NAME = "n"
+CONFIG_MAPS = KindInStore(CONFIG_MAP, CONFIG_MAP)
 
 
 @asynccontextmanager
@@ -28,7 +30,7 @@ async def gate() -> AsyncIterator[NamespaceGate]:
 
 def is_open(one: NamespaceGate) -> bool:
     try:
-        one.refuse_new_content(CONFIG_MAP, NAME, "c")
+        one.refuse_new_content(CONFIG_MAPS, NAME, "c")
     except Refusal:
         return False
     return True

@@ -1,7 +1,7 @@
-"""What an expression may come to, and how large that is: values of an object, or what the expression makes. Pure.
+"""The values that an expression can have, and how large they are, without evaluating it. Pure.
 
-An expression is not evaluated here: a loop's variable stands for all items at once. Measuring reads the values, and
-what that takes is spent from the same budget as the evaluation.
+A value is one of the object's, or one that the expression creates. A loop's variable stands for all items at once.
+Measuring reads values of the object; its cost is spent from the same budget as the evaluation.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 BUDGET: Final = 1_000_000_000
 """The cost of all rules of one object, and of all expressions of one policy for one write: about a second."""
 LETTERS_PER_VALUE: Final = 256
-"""Letters that cost as much to convert or compare as a value."""
+"""How many letters cost as much to convert or compare as one value."""
 _MEASURE: Final = 400
 _VISIT: Final = 1_000
 _MOST_ALTERNATIVES: Final = 16
 
 
 class BudgetSpent(Exception):
-    """More would be spent than is left."""
+    """An evaluation would cost more than is left of its budget."""
 
 
 class CostBudget:
@@ -34,21 +34,21 @@ class CostBudget:
             raise BudgetSpent
 
 
-# ---- outcomes --------------------------------------------------------------------------------------------------------
+# ---- values ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectValue:
-    """One of these values of the object, it is not known which."""
+    """One of several values of the object; the evaluation decides which."""
 
     values: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedValue:
-    """A value that the expression makes, with what it has at most: letters or items, and values with all inside it.
+    """A value that the expression creates, with upper bounds of its letters or items, and of its weight (`weight_of`).
 
-    `part` stands for each of its parts; where it is None, no part is larger than the whole.
+    `part` stands for each of its parts; if it is None, no part is larger than the whole.
     """
 
     length: int = 0
@@ -58,9 +58,9 @@ class ComputedValue:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of several. Of a collection in the text, these are the parts."""
+    """One of several values; for a list or map that is written in the expression, its parts."""
 
-    outcomes: tuple[ExpressionValue, ...]
+    options: tuple[ExpressionValue, ...]
 
 
 ExpressionValue = ObjectValue | ComputedValue | Either
@@ -80,7 +80,7 @@ def made_list(length: int, part: ExpressionValue, weight_of_part: int) -> Comput
 
 
 def weight_of(values: Sequence[Any], budget: CostBudget) -> int:
-    """Count values with all that they contain; raise BudgetSpent instead of counting more than a budget is for."""
+    """Count values with all that they contain; raise BudgetSpent if the counting costs more than is left."""
     weight, waiting = 0, list(values)
     while waiting:
         value = waiting.pop()
@@ -100,67 +100,67 @@ def weight_of(values: Sequence[Any], budget: CostBudget) -> int:
 
 
 class Measuring:
-    """Measures outcomes; raises BudgetSpent where that would take more than is left."""
+    """Measure values; raise BudgetSpent if that costs more than is left."""
 
     def __init__(self, budget: CostBudget) -> None:
         self.budget = budget
 
     def read(self, values: int) -> None:
-        """Spend what it takes here to read so many values."""
+        """Spend the cost of reading this many values."""
         self.budget.spend(values * _MEASURE)
 
-    def field(self, outcome: ExpressionValue, field: str) -> ExpressionValue:
+    def field(self, value: ExpressionValue, field: str) -> ExpressionValue:
         self.budget.spend(_VISIT)
-        match outcome:
+        match value:
             case ObjectValue(values):
                 self.read(len(values))
                 # Where there is no such field, the evaluation ends here.
                 return ObjectValue([each[field] for each in values if isinstance(each, dict) and field in each])
             case ComputedValue(_, _, part):
-                return outcome if part is None else part
-            case Either(outcomes):
-                return self._either((*outcomes, *(self.field(each, field) for each in outcomes)))
+                return value if part is None else part
+            case Either(options):
+                return self._either((*options, *(self.field(each, field) for each in options)))
 
-    def part(self, outcome: ExpressionValue) -> ExpressionValue:
-        """Return what stands for an item, a key or a value inside."""
+    def part(self, value: ExpressionValue) -> ExpressionValue:
+        """Return a value that stands for each item, key and value inside."""
         self.budget.spend(_VISIT)
-        match outcome:
+        match value:
             case ObjectValue(values):
-                parts = [part for value in values for part in _parts(value)]
+                parts = [part for each in values for part in _parts(each)]
                 self.read(len(values) + len(parts))
                 return ObjectValue(parts)
             case ComputedValue(_, _, part):
-                return outcome if part is None else part
-            case Either(outcomes):
-                return self._either((*outcomes, *(self.part(each) for each in outcomes)))
+                return value if part is None else part
+            case Either(options):
+                return self._either((*options, *(self.part(each) for each in options)))
 
-    def _either(self, outcomes: tuple[ExpressionValue, ...]) -> ExpressionValue:
-        """Return one outcome for several; of too many only the bounds are kept."""
-        possible = tuple(each for each in outcomes if not isinstance(each, ObjectValue) or each.values)
+    def _either(self, options: tuple[ExpressionValue, ...]) -> ExpressionValue:
+        """Return one value for several; of too many only the upper bounds are kept."""
+        possible = tuple(each for each in options if not isinstance(each, ObjectValue) or each.values)
         if len(possible) <= _MOST_ALTERNATIVES:
             return Either(possible)
         return ComputedValue(self.length(Either(possible)), sum(map(self.weight, possible)))
 
-    def length(self, outcome: ExpressionValue) -> int:
+    def length(self, value: ExpressionValue) -> int:
         self.budget.spend(_VISIT)
-        match outcome:
+        match value:
             case ObjectValue(values):
                 self.read(len(values))
                 return max((len(each) for each in values if isinstance(each, str | bytes | list | dict)), default=0)
             case ComputedValue(length, _, _):
                 return length
-            case Either(outcomes):
-                return max([len(outcomes), *map(self.length, outcomes)])
+            case Either(options):
+                return max([len(options), *map(self.length, options)])
 
-    def weight(self, outcome: ExpressionValue) -> int:
+    def weight(self, value: ExpressionValue) -> int:
         self.budget.spend(_VISIT)
-        match outcome:
+        match value:
             case ObjectValue(values):
                 return max((weight_of([each], self.budget) for each in values), default=1)
             case ComputedValue(_, weight, _):
                 return weight
-            case Either(outcomes):
-                return 1 + sum(map(self.weight, outcomes))
+            case Either(options):
+                return 1 + sum(map(self.weight, options))
 
 
 def _parts(value: Any) -> Sequence[Any]:
