@@ -1,7 +1,7 @@
 """Paths of this machine that pods ask for by their text.
 
-Whoever may ask for them may have this machine: links on the way are its own, and are followed. What was opened is used
-by its descriptor from then on.
+A user who may name them has full access to this machine anyway, so links on the way are followed. After a path was
+opened, only its descriptor is used: the path may lead elsewhere by then.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Order of a beginning: the folder, which must hold nothing of anybody else → its lock → bound on itself → its parts,
 which from then on are made and seen on that mount → recorded as one that runs. Back: the record → the lock, whose file
 may be open on that mount → unbound, unless volumes of pods are mounted below it, which stay as they do when a kubelet
-is stopped, or somebody's driver listens in it. Whoever has taken the lock meanwhile has a file open there, and keeps it
-bound.
+is stopped, or somebody's driver listens in it. A process that has taken the lock meanwhile has a file open there, which
+keeps the folder bound.
 
 Order of an erasure: the process that holds the folder is gone → the folder is held by us → volumes that stay at a
 driver of somebody else are reported, while the objects that name them are there → what it left running is ended →

@@ -29,7 +29,7 @@ def age_text(when: object, now: datetime) -> str:
     return duration_text(seconds)
 
 
-# Up to so many seconds: the unit that is counted, and the smaller one that still tells something beside it.
+# For durations up to this many seconds: the unit to print, and the smaller unit that is printed beside it, if any.
 _WORDING: Final = (
     (2 * MINUTE, (1, "s"), None),
     (10 * MINUTE, (MINUTE, "m"), (1, "s")),

@@ -1,11 +1,11 @@
 """One client's connection: requests in, answers and streams out, with bounds on what it may hold and for how long.
 
-A request without all of its headers, or without all of its body, has so many seconds; so has an answer that nobody
-reads. A connection between two requests has longer. The order for each request: headers → who asks (`admit`; whoever is
-nobody is refused before a byte of the body is read) → body → answer. What a request began is finished when its client
-vanishes; a stream is closed.
+Headers and body of a request have to arrive, and a response has to be read, within some seconds each; a connection may
+be idle longer between two requests. The order for each request: headers → authentication (`admit`, which refuses an
+unknown client before a byte of the body is read) → body → response. If the client vanishes, the work of its request is
+finished, but a stream is closed.
 
-Must not know what is asked; must not tell a client the text of an exception.
+Must not know the meaning of a request; must not send the text of an exception to a client.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ async def _copy(stream: HttpStream, response: web.StreamResponse) -> None:
 
 
 async def _write_sliced(response: web.StreamResponse, body: bytes) -> None:
-    """So that a reader who is slow is told from one who has stopped, and nothing is held twice."""
+    """Write a body in slices, without a copy. A slow reader takes slices; one that has stopped takes none."""
     view = memoryview(body)
     for start in range(0, len(view), SLICE):
         await response.write(view[start : start + SLICE])

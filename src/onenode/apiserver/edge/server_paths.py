@@ -34,7 +34,7 @@ Check = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True)
 class EndpointChecks:
-    """What must be well; `of_readiness` for `/readyz` alone, because whoever is started anew is not cured of it."""
+    """The health checks. Those in `of_readiness` count for `/readyz` alone: a restart of the process would not help."""
 
     always: Mapping[str, Check]
     of_readiness: Mapping[str, Check]
@@ -53,14 +53,14 @@ def _reading(answer: Callable[[HttpRequest], HttpResponse]) -> PathHandler:
 
 
 def version_document(version: str, platform: str) -> Mapping[str, str]:
-    """Clients in Go expect every member; what this server does not have is said to be nothing."""
+    """Clients in Go expect every member; the members that this server lacks are empty."""
     major, minor = version.removeprefix("v").split(".")[:2]
     release = {"major": major, "minor": minor, "gitVersion": version, "gitCommit": "", "gitTreeState": ""}
     return {**release, "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": platform}
 
 
 def _nothing_in_old_openapi(request: HttpRequest) -> HttpResponse:
-    """Where kubectl looks for kinds that OpenAPI v3 does not have; it tells a 404 as if the server were broken."""
+    """Return an empty OpenAPI v2 document: kubectl reads it for kinds that v3 lacks, and reports a 404 as an error."""
     if "protobuf" in request.headers.get("accept", ""):
         return HttpResponse(200, {"content-type": OLD_OPENAPI_PROTOBUF})
     return json_answer(EMPTY_OLD_OPENAPI)

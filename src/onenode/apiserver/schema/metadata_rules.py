@@ -17,8 +17,8 @@ PATH: Final = "metadata"
 # A generated name is this much of what was asked for, and five characters.
 LONGEST_GENERATED_BASE: Final = 58
 MOST_ANNOTATION_BYTES: Final = 256 * 1024
-# Kubernetes tells all, each with the whole list: of a long list that would be gigabytes.
-MOST_CONTROLLERS_TOLD: Final = 4
+# Kubernetes reports each of them, with the whole list each time: for a long list that would be gigabytes.
+MOST_CONTROLLERS_REPORTED: Final = 4
 LONGEST_MANAGER: Final = 128
 LONGEST_SUBRESOURCE: Final = 256
 STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
@@ -120,7 +120,7 @@ def _owners(owners: Sequence[Metadata]) -> Iterator[Cause]:
         yield from _owner(owner, f"{PATH}.ownerReferences[{place}]")
         if owner.get("controller"):
             controllers.append(f"{owner.get('kind', '')}/{owner.get('name', '')}")
-    for other in controllers[1 : 1 + MOST_CONTROLLERS_TOLD]:
+    for other in controllers[1 : 1 + MOST_CONTROLLERS_REPORTED]:
         yield invalid(
             f"{PATH}.ownerReferences",
             list(owners),

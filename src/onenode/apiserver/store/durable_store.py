@@ -57,7 +57,7 @@ class DatabaseJournal:
 
     async def close(self) -> None:
         closing = asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._thread.shutdown(wait=False)  # the thread does what it was given, then ends, whoever still waits
+        self._thread.shutdown(wait=False)  # the thread finishes its queue, then ends, even if nobody waits
         await closing
 
     def _open(self) -> JournalState:
@@ -119,10 +119,10 @@ async def durable_store(
     connect: ConnectDatabase = connect,
     first_revision: int = FIRST_REVISION,
 ) -> AsyncIterator[ObjectStore]:
-    """What was acknowledged survives the process and a power loss; raises `StoreUnusable` with the reason.
+    """Open a store whose acknowledged writes survive a crash and a power loss; raise `StoreUnusable` with the reason.
 
-    `first_revision` is where a new store begins; one made from the time makes whoever knew another store in this
-    place find out that its versions are gone, instead of taking new ones for them.
+    `first_revision` is the first revision of a new store. If it is made from the time, a client that knew another store
+    in this place learns that its versions have expired, instead of taking new ones for them.
     """
     journal = DatabaseJournal(folder, connect, first_revision)
     try:

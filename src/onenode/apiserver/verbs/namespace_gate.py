@@ -42,14 +42,14 @@ class ClosingGate:
         return stored.key.name in self._closed or "deletionTimestamp" in self._decoded.of(stored)["metadata"]
 
     async def closing(self, name: str, write: Coroutine[Any, Any, T]) -> T:
-        """Carries out a write that may end the object; closed until it is settled, whoever still waits for it."""
+        """Carry out a write that may end the object. It is finished, and counted, even if the caller is cancelled."""
         self._under_way[name] += 1
         task = asyncio.ensure_future(write)
         task.add_done_callback(lambda _task: self._settled(name))
         return await asyncio.shield(task)
 
     def close(self, name: str) -> None:
-        """Called in the turn of the decision, inside a write given to `closing`."""
+        """Close the gate of an object. Call it inside a write passed to `closing`, with no await since the decision."""
         self._closed.add(name)
 
     def _settled(self, name: str) -> None:

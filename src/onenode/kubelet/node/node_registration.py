@@ -65,22 +65,22 @@ class NodeRegistration:
     # ---- for the other parts of the kubelet --------------------------------------------------------------------------
 
     def add_part(self, part: Part) -> None:
-        """Asked before each look; it may call `report_soon` when it has something new to say."""
+        """Add a part of the Node's status. It is called before each report, and may call `report_soon`."""
         self._parts.append(part)
 
     def when_made(self, listener: NodeListener) -> None:
-        """Told each time when the Node was made, also anew: whatever stood on it is gone."""
+        """Call the listener each time the Node object was created, also again: its former content is gone."""
         self._when_made.append(listener)
 
     def when_reported(self, listener: NodeListener) -> None:
-        """Told after each look, with the Node as it stands there."""
+        """Call the listener after each report, with the Node object as it is in the API server."""
         self._when_reported.append(listener)
 
     def report_soon(self) -> None:
         self._soon.set()
 
     async def node(self) -> Object:
-        """As it was last seen; waits until there is one."""
+        """Return the Node object as last seen; wait until there is one."""
         await self._there.wait()
         return self._node
 

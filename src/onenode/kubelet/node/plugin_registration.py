@@ -87,7 +87,7 @@ class PluginRegistration:
         )
 
     async def forget(self, name: str) -> None:
-        """By the name alone, as kubelet: whoever has it now."""
+        """Deregister the driver that has this name now, as kubelet does, whichever socket it was registered from."""
         if await self._drivers.drop(name) is not None:
             self._log.info("CSI driver deregistered", driver=name)
         async with self._one_at_a_time(name):

@@ -118,7 +118,7 @@ class PluginVersion:
 
 
 UNANNOUNCED: Final = PluginVersion()
-"""Of a driver that was found where nobody announced it: whoever announces himself has a higher one."""
+"""The version of a driver that was found without an announcement: lower than that of any announced driver."""
 
 
 MOST_DIGITS: Final = 19
@@ -169,7 +169,10 @@ class Accepted:
 
 
 class RegistrationRefused(Exception):
-    """Kubelet's sentence, as it tells the plugin; `why` is its core, and `is_about_name` that no other would do."""
+    """The error that kubelet sends to the plugin. `why` is its sentence.
+
+    `is_about_name`: the name is refused, and no other plugin of this name would be accepted.
+    """
 
     def __init__(self, sentence: str, *, is_about_name: bool = False) -> None:
         super().__init__(f"RegisterPlugin error -- {sentence}")

@@ -77,11 +77,11 @@ class RegisteredDrivers(Mapping[str, RegisteredDriver]):
         return self._drivers[name]
 
     async def changed(self) -> None:
-        """Returns when a driver has come or gone."""
+        """Return when a driver was registered or deregistered."""
         await self._changed.wait()
 
     async def put(self, driver: RegisteredDriver) -> None:
-        """In the place of whoever had its name."""
+        """Add a driver, replacing any of the same name."""
         before = self._drivers.get(driver.name)
         self._drivers[driver.name] = driver
         self._tell()

@@ -109,7 +109,7 @@ class PlainVolumeWork:
     async def _host_path(self, volume: PlainVolume) -> HostPath:
         wanted = HostPath(str(volume.source.get("path") or ""))
         expected = str(volume.source.get("type") or "")
-        plain_volumes_rules.host_path_step(wanted.path, "", None)  # nothing is looked at that is no path
+        plain_volumes_rules.host_path_step(wanted.path, "", None)  # an invalid path is refused before it is opened
         found = await self._in_thread(partial(self._host.kind_at, wanted))
         match plain_volumes_rules.host_path_step(wanted.path, expected, found):
             case HostPathStep.MAKE_FOLDER:
@@ -140,14 +140,14 @@ class PlainVolumeWork:
 
 
 def _refuse_unfit(pod: ApiObject, volume: PlainVolume) -> None:
-    """Both become names of folders; the API server lets no such name pass, but it may not be ours."""
+    """Refuse names that cannot be names of folders. Our API server accepts none of them, but another one may."""
     for name in (objects.uid(pod), volume.name):
         if not volume_paths.is_fit_name(name) or name.startswith("."):
             raise PlainVolumeRefused(f"{name!r} cannot be the name of a folder: the pod or the volume needs another")
 
 
 def _digest(payload: Payload) -> bytes:
-    """Of no use to whoever wants to know what is in it."""
+    """Return a digest of the payload, so that secrets need not be kept in memory to compare them."""
     found = hashlib.sha256()
     for names, file in sorted(payload.items()):
         for part in ("/".join(names).encode("utf-8", "surrogateescape"), file.content):
@@ -156,7 +156,7 @@ def _digest(payload: Payload) -> bytes:
 
 
 def _remove_volumes(host: VolumeHost, plain: PlainVolumeHost, pod_uid: str, stop: threading.Event) -> list[str]:
-    """Sentences about what stays; none: all of it is gone. What hangs on one volume holds up no other."""
+    """Remove the volumes of a pod; return a sentence for each that is left. One that fails does not stop the others."""
     left: list[str] = []
     for volume in sorted(_with_subpaths(host, pod_uid)):
         try:

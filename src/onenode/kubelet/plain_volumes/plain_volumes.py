@@ -151,6 +151,6 @@ class PlainVolumes:
         except HostError as error:
             self._runtime.log.warning("leftover pod folders not readable", why=str(error))
             return
-        # Whoever was begun meanwhile has a worker before it has a folder.
+        # A pod that started meanwhile is no orphan: it gets its worker before its folder is made.
         for pod_uid in sorted((found or frozenset()) - self._known - self._workers.keys()):
             self._begin(pod_uid, None)

@@ -96,7 +96,7 @@ def group_of(pod: ApiObject) -> int | None:
 
 
 def access_of(pod: ApiObject, volume: PlainVolume) -> FolderPermissions:
-    """Everybody's, as kubelet has it: whoever is in the container may be any user."""
+    """Return the permissions of the folder: for everybody, as in kubelet, because a container may run as any user."""
     mode = ALL | (STICKY if volume.is_in_memory else 0)
     asked = volume.source.get("mode") if volume.kind is PlainKind.EMPTY_DIR else None
     mode = asked if isinstance(asked, int) else mode

@@ -228,7 +228,7 @@ class _Session:
             task.cancel()
 
     async def _print(self, name: str, descriptor: int) -> None:
-        with suppress(ConnectionError):  # whoever listened has left, which ends the command by another way
+        with suppress(ConnectionError):  # the client has left; that ends the command elsewhere
             while piece := await read_pipe(descriptor):
                 self._telling.add(name)
                 await self._request.output(name, piece)

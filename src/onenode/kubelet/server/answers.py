@@ -56,7 +56,7 @@ TERM: Final = ("TERM", "xterm")
 """What container runtimes give a command with a terminal."""
 
 Summary = Callable[[bool], Awaitable[Mapping[str, Any]]]
-"""Is told whether volumes are wanted."""
+"""Returns the summary of the node; the argument is whether volumes are included."""
 Session = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

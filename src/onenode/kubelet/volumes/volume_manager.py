@@ -81,7 +81,7 @@ class VolumeManager:
         self._changed()
 
     def know(self, pod: ApiObject) -> None:
-        """For one that is on its way out already, and wants nothing: what goes wrong with its volumes can be told."""
+        """Remember a pod that is being deleted and needs no volumes, so that failures of its volumes get events."""
         self._reports.know(PodFacts(objects.uid(pod), objects.name_of(pod)))
 
     def let_go(self, pod_uid: PodUid) -> None:
@@ -229,7 +229,7 @@ class VolumeManager:
 
     def _ended(self, operation: Operation) -> None:
         if isinstance(operation, Unmount) and self._actual.mount(operation.volume, operation.pod_uid) is None:
-            self._leftovers.look_soon()  # a pod has the volume no longer: its folders may be left
+            self._leftovers.look_soon()  # the pod no longer has the volume, but its folders may be left
         self._changed()
 
     async def _wait_for_news(self, until: float | None) -> None:

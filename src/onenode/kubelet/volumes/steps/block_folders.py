@@ -28,7 +28,7 @@ def prepare_pod(host: VolumeHost, volume: str, pod_uid: PodUid) -> None:
 
 
 def map_device(host: VolumeHost, volume: str, pod_uid: PodUid) -> None:
-    """After it has; HostError tells what is no device."""
+    """Map the device that the driver has published. Raise HostError if there is no device."""
     published, file = volume_paths.block_publish(volume, pod_uid), volume_paths.block_device(volume, pod_uid)
     path = host.device_at(published)
     _mount_anew(host, published, file)
@@ -39,7 +39,7 @@ def map_device(host: VolumeHost, volume: str, pod_uid: PodUid) -> None:
 
 
 def unmap_device(host: VolumeHost, volume: str, pod_uid: PodUid) -> None:
-    """Before the driver is asked to unpublish; none of it need be there."""
+    """Undo `map_device`, before NodeUnpublishVolume. Parts that are absent are skipped."""
     file = volume_paths.block_device(volume, pod_uid)
     host.release_device(file)
     host.remove_link(volume_paths.pod_device_link(pod_uid, volume))
@@ -47,7 +47,10 @@ def unmap_device(host: VolumeHost, volume: str, pod_uid: PodUid) -> None:
 
 
 def forget_pod(host: VolumeHost, volume: str, pod_uid: PodUid) -> None:
-    """After it has. HostError: it left something that is more than an empty file, so that it must be asked again."""
+    """Remove what is left after NodeUnpublishVolume.
+
+    Raise HostError if the driver left more than an empty file: then the call has to be repeated.
+    """
     published = volume_paths.block_publish(volume, pod_uid)
     if host.is_there(published):
         _remove_target(host, published)

@@ -36,11 +36,11 @@ class CsiDriverFacts:
 
 
 LOCAL_FACTS: Final = CsiDriverFacts(exists=True, attach_required=False, fs_group_policy="File")
-"""Of local volumes, which have no CSIDriver."""
+"""The facts of local volumes, which have no CSIDriver object."""
 
 
 def facts_of(name: str, driver: Mapping[str, Any] | None) -> CsiDriverFacts:
-    """Return what holds for the driver of a volume; `driver` is its CSIDriver."""
+    """Return the facts about the driver of a volume; `driver` is its CSIDriver object."""
     return LOCAL_FACTS if name == LOCAL_DRIVER else driver_facts(driver)
 
 
@@ -137,7 +137,7 @@ def unstage_request(handle: str, staging_path: str) -> csi_pb2.NodeUnstageVolume
 def expand_request(
     mount: DesiredMount, facts: StepFacts, volume_path: str, staging_path: str, required: int
 ) -> csi_pb2.NodeExpandVolumeRequest:
-    """The pod's group is never told here."""
+    """Return the request without the pod's group: kubelet never sends it here."""
     groupless = replace(facts, capabilities=facts.capabilities - {MOUNT_GROUP})
     return csi_pb2.NodeExpandVolumeRequest(
         volume_id=mount.spec.handle,

@@ -1,4 +1,4 @@
-"""What people are told, in kubelet's words: they look for these in `kubectl describe`, and so do their tools. Pure."""
+"""Texts of events, in kubelet's words: people and their tools search `kubectl describe` for them. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OWNERSHIP_LINK: Final = (
 
 
 def reason_of(prefix: str) -> str:
-    """Of a device that may not be used on this node, kubelet tells as of a mount."""
+    """Return the reason of an event. As in kubelet, a device of another node has the reason of a mount."""
     if prefix == EXPAND:
         return FAILED_RESIZE
     is_map = prefix.startswith("MapVolume.") and prefix != MAP_NODE_AFFINITY
@@ -151,7 +151,7 @@ def no_folder(doing: str, path: str, why: str) -> str:
 
 
 def no_data_file(who: str, place: str, file: str) -> str:
-    """Missing, or not one of kubelet's: of what is wrong with it no more is told."""
+    """Return the text for a data file that is missing or not kubelet's. Kubelet's text has the same words for both."""
     return (
         f"{PLUGIN}{who} failed to load volume data file [{place}]: {PLUGIN}failed to open volume data file [{file}]: "
         f"open {file}: no such file or directory"

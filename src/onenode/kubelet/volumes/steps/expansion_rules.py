@@ -105,7 +105,7 @@ def storage_of(resources: Mapping[str, Any] | None) -> Quantity | None:
         return None
 
 
-# ---- what the claim is told ------------------------------------------------------------------------------------------
+# ---- what is written into the status of the claim --------------------------------------------------------------------
 
 
 def begun(claim: ApiObject) -> dict[str, Any]:

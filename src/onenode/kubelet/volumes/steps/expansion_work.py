@@ -64,7 +64,10 @@ class ExpansionWork:
         self._runtime = runtime
 
     async def at_mount(self, mount: DesiredMount, *, has_staged: bool) -> None:
-        """`has_staged`: this very operation; a device's staging path is told only then. StepFailed: it must wait."""
+        """Expand the volume if that is due; raise StepFailed if the mount has to wait for it.
+
+        `has_staged`: this operation has staged it. Only then the request has the staging path of a device.
+        """
         is_block = mount.spec.mode is VolumeMode.BLOCK
         if not rules.is_due_at_mount(mount.claim, mount.spec.size):
             return
@@ -76,7 +79,7 @@ class ExpansionWork:
             raise StepFailed(prefix, error.why, FailureKind.NOT_FINAL) from None
 
     async def in_use(self, mount: DesiredMount) -> None:
-        """NotPrepared: it is not this node's turn."""
+        """Expand the volume while it is in use. Raise NotPrepared while it is not yet this node's turn."""
         if not await self._expand(mount, texts.EXPAND, self._staging(mount)):
             raise NotPrepared(texts.EXPAND, "the claim says that it is not this node's turn")
 
@@ -165,7 +168,7 @@ class ExpansionWork:
         self._actual.set_size(step.mount.volume, max(ask.size, _size_of(step.mount)))
 
     async def _failed(self, step: _Step, ask: ExpandOnNode, error: StepFailed) -> StepFailed:
-        """What is to be raised: the claim has been told, as well as that can be done."""
+        """Write the failure into the status of the claim, if possible; return the error to raise."""
         is_infeasible = error.code in rules.INFEASIBLE_CODES
         words = texts.not_expanded(error.why, is_infeasible=is_infeasible) if error.code else error.why
         failure = StepFailed(step.prefix, words, error.failure)
@@ -177,7 +180,7 @@ class ExpansionWork:
         return failure
 
     async def _give_up(self, step: _Step, ask: ExpandOnNode, error: StepFailed) -> None:
-        """Not while it is in use; the pod goes on with the size there is."""
+        """Stop expanding a volume that cannot be expanded while it is in use. The pod keeps the size that it has."""
         self._actual.stop_expanding(step.mount.volume)
         words = texts.not_expanded(error.why, is_infeasible=False)
         self._runtime.log.warning("volume cannot be expanded while in use", volume=step.mount.volume, error=words)

@@ -1,9 +1,10 @@
-"""What must hold before a volume is mounted or mapped: its node, its only pod, and that it is attached here.
+"""Check what must hold before a volume is mounted or mapped: its node, its only pod, and that it is attached here.
 
-Attachments are only read here: another controller attaches and detaches. It takes no volume away that the Node's status
-has in use, so none is used before it stands there; whoever writes that status is asked to do so soon. In the end the
-API server is asked, and no cache, because a volume that is used though it was detached loses data; but not before a
-cache says that it is worth it, since many volumes may wait, and each is checked ten times a second.
+This module only reads attachments: another controller attaches and detaches. That controller detaches no volume that
+the Node's status lists as in use. So a volume is used only after the status lists it; until then the writer of the
+status is asked to write it soon. The last check reads the Node from the API server, not from a cache, because using a
+volume that was detached loses data. It runs only when a cache shows the volume as attached: many volumes may wait, and
+each is checked ten times a second.
 """
 
 from __future__ import annotations

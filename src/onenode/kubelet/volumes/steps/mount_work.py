@@ -1,14 +1,15 @@
-"""Mounts one volume into one pod: the steps of kubelet's MountVolume, in their order.
+"""Mount one volume into one pod: the steps of kubelet's MountVolume, in their order.
 
-    what must hold before (mount_preconditions) → MountDevice: folder, vol_data.json, NodeStage
+    check the preconditions (mount_preconditions) → MountDevice: folder, vol_data.json, NodeStage
     → SetUp: folder, vol_data.json, NodePublish, fsGroup → NodeExpand where the PV has grown → mounted
 
-The file stands before the driver is asked, so that whatever a killed kubelet leaves can be found and undone. Kubelet
-makes the whole staging path, but of a target only the parent: the target is the driver's. What a final error leaves is
-removed at once (see `outcome_rules`), where nothing is mounted.
+The file vol_data.json is written before the driver is called, so that the next kubelet can find and undo what a killed
+one left. Kubelet makes the whole staging path, but only the parent of a target: the driver makes the target. After a
+final error, the folders are removed at once where nothing is mounted (see `outcome_rules`).
 
-A driver that says success and leaves nothing at the target is not believed: the step failed, and may have happened.
-One that leaves a plain folder is believed, as kubelet does, but people are told: it may be meant.
+If a driver returns success and leaves nothing at the target, the step counts as failed, and as one that may have taken
+effect. If it leaves a plain folder, the step counts as successful, as for kubelet, and an event reports it: the driver
+may intend it.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def after_failed_publish(before: ActualMount | None, failure: FailureKind, *, is
 
 
 def call_text(error: CsiError) -> str:
-    """As Go prints it, which is how kubelet tells it."""
+    """Return the error as Go prints it, which is what kubelet's events contain."""
     return f"rpc error: code = {error.code.go_name} desc = {error.message}"
 
 
@@ -78,7 +78,7 @@ DEADLINE_TEXT: Final = f"rpc error: code = {Code.DEADLINE_EXCEEDED.go_name} desc
 
 
 class StepFailed(Exception):
-    """`prefix` names the step in kubelet's words, `why` tells the reason; neither holds a secret."""
+    """`prefix` names the step in kubelet's words, `why` is the reason; neither contains a secret."""
 
     def __init__(
         self, prefix: str, why: str, failure: FailureKind = FailureKind.TRANSIENT, code: Code | None = None
@@ -88,15 +88,15 @@ class StepFailed(Exception):
         self.why = why
         self.failure = failure
         self.code = code
-        """Of the driver's answer, where there was one."""
+        """The status code of the driver's response, if there was one."""
 
 
 class NotPrepared(StepFailed):
-    """Nothing was begun: it is looked at again soon, nobody is told, and no delay grows."""
+    """The step has not begun: check again soon, record no event, and do not increase the delay."""
 
 
 def failed_call(prefix: str, error: CsiError | TimeoutError, asking: str = "") -> StepFailed:
-    """The client has taken the secrets of the request out of the driver's message already."""
+    """Return the failure of a call. The client has already removed the request's secrets from the driver's message."""
     why = call_text(error) if isinstance(error, CsiError) else DEADLINE_TEXT
     code = error.code if isinstance(error, CsiError) else None
     return StepFailed(prefix, f"{asking}{why}", failure_of_call(error), code)

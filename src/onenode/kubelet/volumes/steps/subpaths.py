@@ -47,7 +47,7 @@ class SubPaths:
         self._in_thread = disk.in_thread
 
     async def mount(self, pod_uid: PodUid, mount: SubPathMount, volume: Names | HostPath | None = None) -> Names:
-        """Where it is mounted for the container. `volume`: where that is, unless it is a driver's."""
+        """Mount a subPath for a container; return its target. `volume` is the place of one that is not a driver's."""
         parts = parts_of(mount.sub_path)
         target = (*volume_paths.pod_subpaths(pod_uid, mount.volume), mount.container, str(mount.index))
         if not volume_paths.is_fit_name(mount.container):
@@ -60,12 +60,12 @@ class SubPaths:
         return target
 
     async def clean(self, pod_uid: PodUid, volume: str) -> None:
-        """Of all containers; a HostError tells what is still there."""
+        """Unmount and remove the subPaths of all containers. A HostError names what is still there."""
         await self._in_thread(partial(clean_subpaths, self._host, pod_uid, volume))
 
 
 def clean_subpaths(host: VolumeHost, pod_uid: PodUid, volume: str) -> None:
-    """Blocks."""
+    """Unmount and remove the subPaths of a volume. This blocks."""
     folder = volume_paths.pod_subpaths(pod_uid, volume)
     for container in sorted(host.names_in(folder) or ()):
         for index in sorted(host.names_in((*folder, container)) or ()):

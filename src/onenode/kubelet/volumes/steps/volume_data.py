@@ -53,7 +53,7 @@ def stage_data(spec: VolumeSpec) -> Mapping[str, str]:
 
 
 def published_spec(data: Mapping[str, str] | None, mode: VolumeMode) -> VolumeSpec | None:
-    """What can be told of a volume from its file; None where that is too little to unmount it."""
+    """Return what the file of a volume says about it; None if that is too little to unmount it."""
     if data is None:
         return None
     name, driver, handle = (data.get(key, "") for key in ("specVolID", "driverName", "volumeHandle"))
