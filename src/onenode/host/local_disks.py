@@ -1,10 +1,10 @@
-"""Disks of this machine that become local volumes: formatted once, as kubelet does it, and mounted.
+"""Format and mount disks of this machine that are local volumes, as kubelet does it.
 
-The disk comes as an open handle, so that no path is resolved twice. A disk is formatted only if nothing is known of its
-content and nobody uses it; what it holds otherwise is mounted as it is, or refused.
+The caller passes an open handle of the disk, so that no path is resolved twice. A disk is formatted only if no
+signature is found on it and no program uses it. A disk with any other content is mounted as it is, or refused.
 
-Order: look at the content → if there is none, claim the disk for a moment, then mkfs → a mount that nobody sees yet →
-attach it at its target. A kill leaves a disk without content, one with a file system, or the mount.
+Order: read the content → if there is none, check that the disk is free, then mkfs → make a detached mount → attach it
+at the target. After a kill the disk is blank, or has a file system, or is mounted: the next call goes on from there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from onenode.host.volume_mounts import FOLDER_MODE, refuse_no_device, resolved_path
+from onenode.host.volume_mounts import FOLDER_MODE, require_block_device, resolved_path
 from orlop.host.block.disk_signatures import read_content
 from orlop.host.block.image_formats import run_maker
 from orlop.host.host_errors import HostError
@@ -30,15 +30,15 @@ MAKERS: Final = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-m0"),
     "xfs": ("mkfs.xfs", "-q", "-f"),
 }
-"""As kubelet calls them; others without an option."""
+"""The mkfs programs with kubelet's options; those of other file systems are called without options."""
 _KIND: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,30}")
 _WITHOUT_MEANING: Final = frozenset({"", "defaults"})
 _LONGEST_MKFS_SECONDS: Final = 1800.0
 
 
 def mount_disk(disk: int, parent: int, name: str, fs_type: str, words: Sequence[str]) -> None:
-    """Mount the disk of a handle at a new folder, which is made; format the disk if it is blank."""
-    refuse_no_device(disk)
+    """Mount the disk of a handle at a new folder, which is created. Format the disk if it is blank."""
+    require_block_device(disk)
     if fs_type and not _KIND.fullmatch(fs_type):
         raise HostError(errno.EINVAL, f"{fs_type[:40]!r} is no type of file system.")
     options = [word for word in words if word not in _WITHOUT_MEANING]
@@ -62,12 +62,13 @@ def mount_disk(disk: int, parent: int, name: str, fs_type: str, words: Sequence[
 
 
 def _content(disk: int) -> str:
-    """Return what the disk holds, in words; empty if nothing is known of it."""
+    """Return what is on the disk, in words; empty if no signature is found."""
     opened = _opened(disk, os.O_RDONLY)
     try:
         content = read_content(opened, os.lseek(opened, 0, os.SEEK_END))
     finally:
         os.close(opened)
+    # A disk that cannot be read completely is not blank: formatting it could destroy data.
     if content.why_unread:
         raise HostError(errno.EIO, f"{resolved_path(disk)} cannot be formatted or mounted: {content.why_unread}.")
     if not content.signatures:
@@ -77,7 +78,8 @@ def _content(disk: int) -> str:
 
 
 def _format(disk: int, fs_type: str) -> None:
-    # Claimed for a moment: that shows whether somebody uses it. mkfs claims it for itself. The lock keeps udev away.
+    # O_EXCL fails while a mount or another program has claimed the disk. Close it again at once: mkfs claims the disk
+    # itself. The lock keeps udev from probing a file system that is only half written.
     opened = _opened(disk, os.O_RDWR | os.O_EXCL)
     os.close(opened)
     opened = _opened(disk, os.O_RDONLY)
@@ -94,7 +96,7 @@ def _format(disk: int, fs_type: str) -> None:
 
 
 def _mounted(disk: int, fs_type: str, content: str, words: Sequence[str]) -> int:
-    """Return a detached mount."""
+    """Return a detached mount of the disk."""
     path, kind = resolved_path(disk), fs_type or content or DEFAULT
     attributes = parse_mount_options(
         [word for word in words if word in WORDS], MountOptions(no_suid=False, no_devices=False)
@@ -112,7 +114,8 @@ def _mounted(disk: int, fs_type: str, content: str, words: Sequence[str]) -> int
             raise HostError.because(error, sentence) from error
         advice = "The kernel's log (dmesg) has the reason"
         raise HostError.because(error, f"{path} cannot be mounted as {kind}. {advice}") from error
-    # The name may mean another device by now. Some file systems, such as btrfs, have a number of their own.
+    # The kernel resolved the path again, and it may lead to another device by now: compare the device numbers. Some
+    # file systems, such as btrfs, have a number of their own, with the major number 0.
     number = os.fstat(tree).st_dev
     if os.major(number) and number != os.fstat(disk).st_rdev:
         os.close(tree)

@@ -69,15 +69,15 @@ class VolumeHost(Protocol):
         """
 
     def kind_at(self, path: HostPath) -> FileKind | None:
-        """What is there; None: nothing."""
+        """Return what kind of file is at a path; None if there is nothing."""
 
     def bind(self, source: Names | HostPath, target: Names, options: MountOptions) -> None:
-        """Mounts a folder once more at a target, which is made. The same, mounted there already, is kept."""
+        """Bind a folder at a target, which is created. If the same folder is mounted there already, keep that mount."""
 
     def mount_disk(self, disk: HostPath, target: Names, fs_type: str, options: Sequence[str]) -> None:
-        """Mounts the file system of a block device; one without any gets one: `fs_type`, or ext4 if that is empty.
+        """Mount the file system of a block device. Format a blank one with `fs_type`, or ext4 if that is empty.
 
-        ENOTBLK: it is no block device. EBUSY: it is blank and in use. EINVAL: it holds something else.
+        ENOTBLK: it is no block device. EBUSY: it is blank and in use. EINVAL: it has other content.
         """
 
     def unmount_subpath(self, target: Names) -> None:
@@ -96,7 +96,7 @@ class VolumeHost(Protocol):
         """The device that a driver left there, at a file, which is made; what else is mounted at it is replaced."""
 
     def unmount(self, place: Names) -> None:
-        """The file or folder stays; nothing need be mounted. EBUSY: somebody has it open, such as a loop device."""
+        """Unmount a file or folder, if it is mounted; it stays itself. EBUSY: a program or a loop device uses it."""
 
     def hold_device(self, file: Names) -> str:
         """The loop device that has it, from before or now; so nobody can pull it away."""

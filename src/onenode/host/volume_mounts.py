@@ -55,7 +55,7 @@ def mount_within(source: int, parent: int, name: str) -> None:
 
 
 def bind_within(source: int, parent: int, name: str, options: MountOptions) -> None:
-    """Bind a folder at a new folder; the same, mounted there already, is kept."""
+    """Bind a folder at a new folder. If the same folder is mounted there already, keep that mount."""
     mounted = mounts.mounted_at(parent, name)
     if mounted is not None and mounted.root == mounts.identity_of(source) and not mounted.is_removed:
         return
@@ -151,7 +151,7 @@ def opened_device(parent: int, name: str) -> Iterator[int]:
     except OSError as error:
         raise HostError.because(error, f"{path_of_entry(parent, name)} cannot be opened") from error
     try:
-        refuse_no_device(handle)
+        require_block_device(handle)
         yield handle
     finally:
         os.close(handle)
@@ -196,7 +196,7 @@ def _number(handle: int) -> int | None:
     return found.st_rdev if stat.S_ISBLK(found.st_mode) else None
 
 
-def refuse_no_device(handle: int) -> None:
+def require_block_device(handle: int) -> None:
     mode = os.fstat(handle).st_mode
     if not stat.S_ISBLK(mode):
         what = KINDS_OF_FILES.get(stat.S_IFMT(mode), "something else")

@@ -129,7 +129,7 @@ Orlop is up: one node, {node}; its state is in {state}. Ctrl-C stops it and keep
 
 
 def static_greeting(state: Path, folder: Path) -> str:
-    """Where disks are put, and what to see of them."""
+    """Return where to put disks, and the command that shows their volumes."""
     return f"""\
 Static volumes: mount or link a disk, or make a folder, in {folder}. The volumes, and how far a wipe is:
 

@@ -67,16 +67,15 @@ def drive_objects() -> list[StoredObject]:
 
 
 def static_objects() -> list[StoredObject]:
-    """Return what static volumes need besides, in the processes of volumes on drives."""
+    """Return the additional objects for static volumes served by `orlop node` and `orlop controller`."""
     ours = [static_namespace(STATIC_NAMESPACE), *access_of_shared_processes(STATIC_NAMESPACE, SYSTEM_NAMESPACE)]
     return [*map(_stored, ours), _stored(static_class(), is_ours=False)]
 
 
 def static_class() -> dict[str, Any]:
-    """Return the StorageClass: a pod is placed first, and a released disk is wiped."""
-    made = labelled_object(STORAGE_CLASS, STATIC_CLASS)
-    made |= {"provisioner": NO_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"}
-    return made | {"reclaimPolicy": "Delete"}
+    """Return the StorageClass: its volumes are bound after the pod is scheduled, and wiped when they are released."""
+    settings = {"volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete"}
+    return {**labelled_object(STORAGE_CLASS, STATIC_CLASS), "provisioner": NO_PROVISIONER, **settings}
 
 
 async def store_objects(objects: Sequence[StoredObject], client: KubeClient, log: Log) -> None:

@@ -71,18 +71,18 @@ class KubeletSettings:
 
 @dataclass(frozen=True, slots=True)
 class KubeletMachine:
-    """All that a kubelet has of its machine."""
+    """The machine, as its kubelet reads and changes it."""
 
     facts: Callable[[], Awaitable[MachineFacts]]
-    """Reads what the machine has."""
+    """Read the facts of the machine."""
     plugins: PluginPlaces
     volumes: VolumeHost
     plain_volumes: PlainVolumeHost
     containers: ContainerRuntime
     for_volumes: Threads
-    """What blocks in a volume, which may hang."""
+    """The threads for calls that block on a volume, which may hang."""
     for_containers: Threads
-    """What blocks in a container's start, in logs and in measuring: no volume that hangs delays it."""
+    """The threads for starts of containers, logs and measurements: a volume that hangs does not delay these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class _Wiring:
 
     @asynccontextmanager
     async def volumes(self, node: RunningNode, caches: _Caches) -> AsyncIterator[ManagedVolumes]:
-        """Those of drivers, and those of Kubernetes' own kinds."""
+        """Run the volumes of drivers and those of Kubernetes' own kinds."""
         disk, facts = KubeletDisk(self.machine.volumes, self.machine.for_volumes), await self.machine.facts()
         host, node_has = self.machine.plain_volumes, allocatable(facts)
         async with (
@@ -207,7 +207,7 @@ async def _report_drivers(drivers: RegisteredDrivers, came: Callable[[str], None
 
 
 class _PluginsDrivers:
-    """The registered drivers as volumes ask for them; one that is not announced is looked for."""
+    """The registered drivers, for the volume manager. One that is not announced is searched for."""
 
     def __init__(self, plugins: PluginWatcher, csi_drivers: Informer) -> None:
         self._plugins = plugins
@@ -222,7 +222,7 @@ class _PluginsDrivers:
 
 
 THREADS: Final = 16
-"""Of each kind: one of them may hang, and others' work must go on."""
+"""The threads of each pool. Some may hang, and the other work must go on."""
 
 
 @asynccontextmanager
@@ -246,4 +246,5 @@ async def linux_machine(folder: Path, connect: Connect, clock: Clock) -> AsyncIt
                 yield KubeletMachine(facts, plugins, volumes, plain, containers, for_volumes, for_containers)
         finally:
             if not await end_in_time(clock, end_of(volume_pool), end_of(container_pool)):
-                opened.pop_all()  # what hangs may still use it: a number that is closed would be another folder's soon
+                # A hanging thread may still use the descriptors: closed, their numbers would soon be other files.
+                opened.pop_all()

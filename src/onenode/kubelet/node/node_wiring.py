@@ -56,7 +56,10 @@ async def running_node(
     api: NodeApi,
     runtime: Runtime,
 ) -> AsyncIterator[RunningNode]:
-    """Runs while it is entered; the recorder of events in `api` is run by its owner. `machine` reads its facts."""
+    """Run the node's parts while the context is entered. The owner of `api` runs its event recorder.
+
+    `machine` reads the facts of the machine.
+    """
     async with informers.using(Watched(CSI_DRIVER, transform=without_managed_fields)) as csi_drivers:
         registration = NodeRegistration(settings, machine, api, runtime)
         objects, drivers = CsiNodeObjects(api, runtime), RegisteredDrivers()

@@ -50,9 +50,9 @@ HOST_PATHS_AT_ONCE: Final = 4
 
 
 def host_path_limit() -> asyncio.Semaphore:
-    """Return what all pods' work holds while a hostPath is inspected.
+    """Return the limit on inspections of hostPaths at once, which the work of all pods shares.
 
-    It may lie on any disk of the machine, also on one that hangs, and threads are left for everything else.
+    A hostPath may be on a disk that hangs. The limit leaves threads for all other work.
     """
     return asyncio.Semaphore(HOST_PATHS_AT_ONCE)
 
@@ -79,7 +79,7 @@ class PlainVolumeWork:
         self._written: dict[str, bytes] = {}
 
     async def remove_all(self, pod_uid: str, stop: threading.Event) -> list[str]:
-        """Remove everything that is found of the pod; return sentences about what stays, none where all is gone."""
+        """Remove all volumes of the pod that are found; return a sentence for each that is left."""
         return await self._in_thread(partial(_remove_volumes, self._disk.host, self._host, pod_uid, stop))
 
     async def set_up(self, pod: ApiObject, volume: PlainVolume) -> Origin:

@@ -44,7 +44,7 @@ class PlainSources:
 async def plain_volumes(
     api: NodeApi, disk: KubeletDisk, host: PlainVolumeHost, allocatable: Mapping[str, str], runtime: Runtime
 ) -> AsyncIterator[PlainVolumes]:
-    """Keep plain volumes while it is entered; leaving it leaves them as they are, for the next life.
+    """Run plain volumes while the context is entered. On exit they stay as they are, for the next process.
 
     `allocatable` is what the node has for pods, as quantities by resource.
     """
@@ -108,12 +108,12 @@ class PlainVolumes:
         return await self._subpaths.mount(pod_uid, mount, origin)
 
     def sync(self, pod_uid: PodUid) -> None:
-        """Its files are brought up to date."""
+        """Update the files of the pod's volumes."""
         if (worker := self._workers.get(pod_uid)) is not None:
             worker.sync()
 
     async def let_go(self, pod_uid: PodUid) -> None:
-        """Nothing of the pod runs any more; returns when nothing of its plain volumes is left."""
+        """Remove the plain volumes of a pod whose containers have ended; return when nothing of them is left."""
         worker = self._workers.get(pod_uid) or self._begin(pod_uid, None)
         worker.end()
         await worker.gone.wait()

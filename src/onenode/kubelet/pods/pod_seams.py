@@ -1,4 +1,4 @@
-"""The seam from pods to their volumes, and what is fixed for the node.
+"""The seam from pods to their volumes, and the settings of the node.
 
 A pod waits for its volumes, and lets them go when nothing of it runs.
 """

@@ -260,7 +260,7 @@ def _persistent_spec(volume: ApiObject) -> VolumeSpec:
 
 
 def _local_source(name: str, spec: Mapping[str, Any]) -> ApiObject | None:
-    """A volume of the type `local`, as one of a driver. Kubelet too knows it by its PV's name."""
+    """Return a volume of the type `local` in the form of a CSI source. As in kubelet, its handle is its PV's name."""
     local = spec.get("local")
     if local is None:
         return None

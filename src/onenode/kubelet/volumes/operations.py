@@ -38,7 +38,7 @@ from orlop.kube.events.event_recorder import EventRecorder
 
 
 class FailureReports:
-    """Pods are known from their first sight to the end of their volumes: also those that want none any more."""
+    """Report failures. A pod is known until its last volume is gone, also when it needs none any more."""
 
     def __init__(self, events: EventRecorder, log: Log) -> None:
         self._events = events
@@ -90,7 +90,7 @@ def _pod_name(operation: Operation, pod: PodFacts | None) -> str | None:
 
 
 class VolumeSteps:
-    """What is done in an operation. Raises StepFailed with the step that failed, NotPrepared where it must wait."""
+    """The steps of operations. They raise StepFailed with the name of the step, NotPrepared if they have to wait."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class VolumeSteps:
         await self._unmount_work.unmount_device(volume)
 
     def forget(self, volume: UniqueName) -> None:
-        """Forget a volume. Its detaching waits until the Node's status no longer lists it as in use: report that."""
+        """Forget a volume. It is detached when the Node's status no longer lists it as in use: report that soon."""
         known = self._actual.volumes.get(volume)
         self._actual.forget(volume)
         if known is not None and known.attachable:
@@ -136,7 +136,7 @@ class VolumeSteps:
 
 
 class Operations:
-    """`ended` is called with each operation that has ended, well or not."""
+    """Start operations and retry failed ones. `ended` is called with each operation that has ended or failed."""
 
     def __init__(
         self,
@@ -184,13 +184,13 @@ class Operations:
         tasks.start(self._operate(operation, attempt), name=f"volumes: {attempt.name} {volume}")
 
     def forgive(self, driver: str) -> None:
-        """What failed for this driver is tried at once."""
+        """Retry at once what failed for this driver."""
         for volume in [*self._failures]:
             if self._driver_of(volume) == driver:
                 self._forgive(volume)
 
     def forget_unknown(self) -> None:
-        """Failures of volumes that nobody wants and that are not here."""
+        """Forget the failures of volumes that no pod needs and that are not on this node."""
         for volume in [*self._failures]:
             known = (
                 volume in self._actual.volumes
@@ -209,7 +209,7 @@ class Operations:
             await self._carry_out(operation)
         except NotPrepared as error:
             self._failed(operation, attempt, backoff.after_unprepared)
-            self._tell_unprepared(operation, error)
+            self._report_unprepared(operation, error)
         except StepFailed as error:
             self._failed(operation, attempt, backoff.after_failure)
             self._reports.failed(operation, self._name_of(operation), error)
@@ -246,7 +246,7 @@ class Operations:
             await self._steps.verify_attached(mount)
 
     async def _expand(self, mount: DesiredMount) -> None:
-        """The claim is read anew afterwards: it was written, or it says something else than we knew."""
+        """Expand the volume, then read its claim again: the step has written it, or found it changed."""
         try:
             await self._steps.expand(mount)
         finally:
@@ -262,15 +262,15 @@ class Operations:
         if isinstance(operation, Mount) and (mount := self._desired.mount(volume, operation.pod_uid)) is not None:
             self._desired.postpone(mount)
 
-    def _tell_unprepared(self, operation: Operation, error: NotPrepared) -> None:
-        """A mount may only have to wait; what a pod's end waits for, somebody has to look at."""
+    def _report_unprepared(self, operation: Operation, error: NotPrepared) -> None:
+        """Record an event for an unmount, for which the end of a pod waits; a mount that has to wait is only logged."""
         if isinstance(operation, Unmount):
             self._reports.failed(operation, self._name_of(operation), error)
         else:
             self._log.debug("volume not ready; checking again", volume=operation.volume, error=str(error))
 
     def _name_of(self, operation: Operation) -> str:
-        """What people call the volume: the PV's name or, of an inline one, the pod's for it."""
+        """Return the volume's name for events: that of its PersistentVolume or, for an inline one, that in the pod."""
         if (actual := self._actual.volumes.get(operation.volume)) is not None:
             return actual.spec.name
         mount = self._desired.any_mount(operation.volume)

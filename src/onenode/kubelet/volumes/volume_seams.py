@@ -56,7 +56,7 @@ class OwnNode:
     report_soon: Callable[[], None] = lambda: None
     """Have its status written soon: the list of volumes in use may have changed."""
     seen: Callable[[], ApiObject | None] = lambda: None
-    """Return it as a cache has it, where there is one."""
+    """Return the Node as cached; None without a cache."""
 
 
 def reference_to(pod: PodFacts) -> ObjectReference:

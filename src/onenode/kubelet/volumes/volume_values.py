@@ -25,7 +25,7 @@ PodUid: TypeAlias = str
 LOCAL_DRIVER: Final = "kubernetes.io~local-volume"
 """The driver of PersistentVolumes of the type `local`: kubelet itself. No driver of CSI can have this name."""
 LOCAL_PATH: Final = "path"
-"""Attribute of a local volume."""
+"""The volume attribute with the path of a local volume."""
 NOTHING: Final = Quantity.of(0)
 WITHOUT_ATTRIBUTES: Final[Mapping[str, str]] = {}
 

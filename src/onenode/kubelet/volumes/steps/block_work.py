@@ -1,6 +1,6 @@
-"""Maps the device of a raw block volume for one pod, and undoes it: kubelet's MapVolume and UnmapVolume.
+"""Map the device of a raw block volume for one pod, and undo it: kubelet's MapVolume and UnmapVolume.
 
-    map:    what must hold before (mount_preconditions)
+    map:    check the preconditions (mount_preconditions)
             → SetUpDevice: vol_data.json, folder, NodeStage → MapPodDevice: folder, NodePublish
             → the device is mounted for the pod, linked, held by a loop device
             → NodeExpand where the PV has grown → mapped
@@ -82,9 +82,9 @@ class BlockMapWork:
         self._folders = MountFolders(disk, runtime.log)
 
     async def map(self, mount: DesiredMount, context: dict[str, str]) -> None:
-        """Map a volume that may be mapped here, attached with this publish context.
+        """Map a volume whose preconditions were checked. `context` is the publish context of its attachment.
 
-        Raise StepFailed, with the step that failed; the actual state has then what is known.
+        Raise StepFailed with the name of the step, after the actual state notes what may be mapped.
         """
         has_staged = await self._set_up_device(mount, context)
         await self._map_pod_device(mount, context, has_staged=has_staged)
@@ -104,7 +104,7 @@ class BlockMapWork:
         return has_staged
 
     async def _stage(self, mount: DesiredMount, context: dict[str, str]) -> bool:
-        """The file also for a driver that does not stage: it says whom to ask when the volume goes."""
+        """Stage the device. The data file is needed also without staging: it names the driver for the unmap."""
         spec, prefix = mount.spec, texts.SET_UP_DEVICE
         async with talk_with(self._drivers, self._runtime.clock, spec.driver, prefix, SET_UP_DOING) as driver:
             capabilities = await driver.capabilities(STAGE_ASKING)
@@ -215,7 +215,7 @@ class BlockMapWork:
             self._api.events.normal(about, texts.SUCCESSFUL_MOUNT, note)
 
     async def _try(self, work: Callable[[], object]) -> None:
-        """What cannot be removed now is found by the next sweep."""
+        """Remove something; the next sweep finds what cannot be removed now."""
         try:
             await self._in_thread(work)
         except HostError as error:
@@ -289,7 +289,7 @@ class BlockUnmapWork:
         self._actual.set_device(volume, Device.NOT_MOUNTED)
 
     async def _check_pods(self, spec: VolumeSpec) -> None:
-        """A pod's device that our books have lost must not lose its staging."""
+        """Refuse to unstage while a pod still has the device, also if the actual state has lost that mapping."""
         host = self._host
         try:
             found = await self._in_thread(partial(block_folders.mapped_places, host, spec.name))

@@ -64,7 +64,7 @@ AnyTalk: TypeAlias = DriverTalk | LocalDriver
 
 @asynccontextmanager
 async def talk_with(drivers: StepDrivers, clock: Clock, driver: str, prefix: str, doing: str) -> AsyncIterator[AnyTalk]:
-    """`doing` is how kubelet calls the step where the driver is not registered."""
+    """Enter a session with the driver. `doing` is kubelet's name of the step, for the error if it is not registered."""
     if driver == LOCAL_DRIVER:
         yield LocalDriver(drivers.disk, prefix)
         return

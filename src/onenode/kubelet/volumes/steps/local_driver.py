@@ -1,9 +1,9 @@
-"""The driver of local volumes, a part of kubelet: a folder or a disk of the machine that a PersistentVolume names.
+"""Serve local volumes: folders or disks of this machine that a PersistentVolume names. A part of kubelet.
 
-It answers the requests that other drivers get, so that staging, restarts and unmounts are those of every volume. The
-words of its failures are kubelet's. A folder is bound into the pod; a disk is formatted where it is blank, mounted once
-for the node, and bound from there. A raw block volume is a link to its device. Nothing is checked of who mounted the
-folder: what is there is what the pod gets, as with kubelet.
+It takes the requests that CSI drivers get, so that staging, restarts and unmounts are those of every volume. The texts
+of its failures are kubelet's. A folder is bound into the pod; a disk is formatted if it is blank, mounted once for the
+node, and bound from there. A raw block volume is a link to its device. As in kubelet, it is not checked what is mounted
+at the folder: the pod gets what is there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 T = TypeVar("T")
 NEW_MOUNTER: Final = "MountVolume.NewMounter initialization failed"
-ONLY_THESE: Final = "only directory and block device are supported"
+WRONG_KIND: Final = "only directory and block device are supported"
 PLAIN: Final = MountOptions(no_suid=False, no_devices=False)
 
 
@@ -69,6 +69,7 @@ class LocalDriver:
     async def _publish(self, request: Any) -> None:
         path = _path(request)
         source = path if await self._kind(path) is FileKind.FOLDER else self._names(request.staging_target_path)
+        # The other options are those of a file system: the mount of the disk has them, a bind can have none.
         words = [word for word in request.volume_capability.mount.mount_flags if word in WORDS]
         if request.readonly:
             words.append("ro")
@@ -87,11 +88,12 @@ class LocalDriver:
         await self._do(partial(self._host.link, self._names(request.target_path), path.path))
 
     async def _unpublish(self, target: Names) -> None:
+        # A raw block volume is a link, any other is a mount.
         if not await self._do(partial(self._host.remove_link, target)):
             await self._do(partial(self._host.unmount, target))
 
     async def _kind(self, path: HostPath) -> FileKind:
-        """Return what a path is that can be mounted; kubelet looks before every mount."""
+        """Return the kind of a path that can be mounted. Like kubelet, check this before every mount."""
         try:
             kind = await self._in_thread(partial(self._host.kind_at, path))
         except HostError as error:
@@ -99,18 +101,18 @@ class LocalDriver:
         if kind is None:
             raise StepFailed(NEW_MOUNTER, f'path "{path.path}" does not exist', FailureKind.FINAL)
         if kind not in {FileKind.FOLDER, FileKind.BLOCK_DEVICE}:
-            raise StepFailed(NEW_MOUNTER, ONLY_THESE, FailureKind.FINAL)
+            raise StepFailed(NEW_MOUNTER, WRONG_KIND, FailureKind.FINAL)
         return kind
 
     async def _do(self, work: Callable[[], T]) -> T:
         try:
             return await self._in_thread(work)
         except HostError as error:
-            # Whether something is mounted is looked at by the caller.
+            # Final: the call has ended, and the caller checks whether something is mounted.
             raise StepFailed(self._prefix, str(error), FailureKind.FINAL) from None
 
     def _names(self, path: str) -> Names:
-        """Return a place of ours, which requests have as text, as names below kubelet's folder."""
+        """Return the names, below kubelet's folder, of a path in a request."""
         return tuple(path.removeprefix(self._host.path_of(())).strip("/").split("/"))
 
 

@@ -37,9 +37,9 @@ class MountPreconditions:
         self._actual = actual
 
     async def check(self, mount: DesiredMount) -> dict[str, str]:
-        """Check, in this order: node affinity → one pod alone (ReadWriteOncePod) → attachment. Raise StepFailed.
+        """Check node affinity, then ReadWriteOncePod, then the attachment; raise StepFailed if one does not hold.
 
-        Return what the attaching published for the node; nothing where nothing is attached.
+        Return the publish context of the attachment; empty for a volume that is not attached.
         """
         is_block = mount.spec.mode is VolumeMode.BLOCK
         await self._check_node(mount, texts.MAP_NODE_AFFINITY if is_block else texts.NODE_AFFINITY)
@@ -95,7 +95,7 @@ class MountPreconditions:
             raise StepFailed(prefix, texts.NO_MATCHING_TERMS)
 
     def _check_one_pod(self, mount: DesiredMount, prefix: str) -> None:
-        """Where it is the only access mode: among several nobody knows which one the pod means."""
+        """Refuse a second pod if ReadWriteOncePod is the only access mode. Of several, a pod may mean another."""
         if mount.spec.access_modes == ONE_POD and self._actual.is_used_by_others(mount.volume, mount.pod.uid):
             raise StepFailed(prefix, texts.IN_USE_BY_ANOTHER)
 

@@ -73,9 +73,9 @@ class MountWork:
         self._tokens = ServiceAccountTokens(api.kube, runtime)
 
     async def mount(self, mount: DesiredMount, context: dict[str, str]) -> None:
-        """Mount a volume that may be mounted here, attached with this publish context.
+        """Mount a volume whose preconditions were checked. `context` is the publish context of its attachment.
 
-        Raise StepFailed, with the step that failed; the actual state has then what is known.
+        Raise StepFailed with the name of the step, after the actual state notes what may be mounted.
         """
         if mount.spec.mode is VolumeMode.BLOCK:
             await self._blocks.map(mount, context)
@@ -149,7 +149,7 @@ class MountWork:
             await self._fs_group.apply(mount, group)
 
     def _is_shared(self, mount: DesiredMount) -> bool:
-        """Whether it is a local volume that another pod has: kubelet gives such a volume to the first pod's group."""
+        """Return whether another pod has this local volume. As in kubelet, its files keep the first pod's group."""
         is_local = mount.spec.driver == LOCAL_DRIVER
         return is_local and self._actual.is_used_by_others(mount.volume, mount.pod.uid)
 

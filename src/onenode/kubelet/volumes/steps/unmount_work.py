@@ -104,7 +104,7 @@ class UnmountWork:
         self._actual.set_device(volume, Device.NOT_MOUNTED)
 
     async def _check_references(self, target: Names) -> None:
-        """A pod's mount that our books have lost must not lose its staging."""
+        """Refuse to unstage while a pod still has the mount, also if the actual state has lost that mount."""
         host = self._host
         try:
             found = await self._in_thread(partial(host.mounted_elsewhere, target))
