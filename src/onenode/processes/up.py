@@ -146,7 +146,8 @@ class UpSettings:
         default="0",
         metavar="QUANTITY",
         check=is_size,
-        help="The most bytes per second that are overwritten on released disks, such as 10Mi to watch it; 0: no limit.",
+        help="The most bytes per second that are overwritten on released disks, for example 10Mi to watch a wipe; "
+        "0: no limit.",
     )
     log: LogSettings = group(UpLogSettings)
 

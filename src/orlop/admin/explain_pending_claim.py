@@ -191,7 +191,7 @@ def _unscheduled(late: str, waiting: list[ApiObject], now: datetime) -> Finding:
 
 
 def _with_failure(finding: Finding, seen: ClaimSeen, now: datetime) -> Finding:
-    """Name a recent failure to create the volume as what to remove: with a final one, the pod loses its node again."""
+    """Name a recent failure of provisioning as the next thing to fix: after a final one, the pod loses its node."""
     driver = class_rules.provisioner(seen.storage_class or {})
     if not class_rules.can_provision(seen.storage_class or {}) or driver != seen.provisioner.driver:
         return finding

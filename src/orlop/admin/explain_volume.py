@@ -61,7 +61,7 @@ def explain_volume(seen: VolumeSeen, now: datetime) -> Explanation:
 def _what(volume: ApiObject) -> str:
     size, name, driver = state.capacity(volume), state.class_name(volume), driver_of(volume)
     of_class = f"of the StorageClass {name}" if name else "without a StorageClass"
-    # Only a provisioner's annotation names whoever made a local volume: it has no driver.
+    # A local volume has no driver: only the annotation of its provisioner shows what made it.
     by_driver = f", {'of the driver' if csi_source(volume) else 'made by'} {driver}" if driver else ""
     return (
         f"The PersistentVolume {objects.name(volume)} has {size or 'an unknown size'}, {of_class}{by_driver}, with the "

@@ -26,9 +26,9 @@ CLOCK_SKEW: Final = timedelta(seconds=30)
 LONGEST_LEASE_SECONDS: Final = 86_400
 """A Lease of a longer duration was not written by a provisioner."""
 LONGEST_RETRY: Final = timedelta(minutes=5)
-"""The longest delay of a retry, by default."""
+"""The longest delay before a retry, by default."""
 FIRST_RETRIES: Final = 8
-"""After so many failures the delay, which begins with a second and doubles, is the longest one."""
+"""After this many failures the delay, which begins with one second and doubles, is the longest one."""
 JOURNAL_COUNTS: Final = timedelta(minutes=1)
 """How long a written journal shows that its writer runs."""
 LONGEST_CALL: Final = timedelta(seconds=60)
@@ -85,10 +85,10 @@ class ProvisionerOutlook:
 
     @property
     def outdated_failure(self) -> PastEvent | None:
-        """Return the last failure, if the retry after it should have been reported since.
+        """Return the last failure, if a retry should have been reported since.
 
-        It is no news of the driver any more: the driver or its provisioner may have ended. Where a stale Lease shows
-        that the provisioner has ended, nothing more can be said.
+        Such a failure does not show the driver's current state: the driver or its provisioner may have ended. None if
+        a stale Lease shows already that the provisioner has ended.
         """
         failed_at = self._failed_at()
         is_current = failed_at is None or self._is_recent(failed_at, self._failure_counts)
@@ -173,8 +173,8 @@ class ProvisionerOutlook:
 
     @property
     def _failure_counts(self) -> timedelta:
-        """Return how long a failure is taken for the current one: twice the delay of the retry after it."""
-        # A driver's INVALID_ARGUMENT is retried with the longest delay from the first time on.
+        """Return how long a failure is current: twice the delay before its retry, and the time of a call."""
+        # After INVALID_ARGUMENT of a driver, even the first retry has the longest delay.
         is_slow = self.failure is not None and INVALID_ARGUMENT in self.failure.message
         doubled = LONGEST_RETRY if is_slow or self.attempts > FIRST_RETRIES else timedelta(seconds=2**self.attempts)
         return 2 * min(doubled, LONGEST_RETRY) + LONGEST_CALL

@@ -96,7 +96,7 @@ def server_options(function: VerbFunction) -> VerbFunction:
             expose_value=False,
             callback=_note,
             help="Kubeconfig file; default: the file that kubectl would use, else that of the only `orlop up` that "
-            "runs. If both exist, choose.",
+            "runs. If both exist, name one.",
         ),
         click.option("--context", default="", expose_value=False, callback=_note, help="Context of the kubeconfig."),
         click.option(
@@ -190,7 +190,7 @@ async def _connected(choice: ServerChoice) -> AsyncIterator[ConnectedCluster]:
 def _access(files: Kubeconfig, choice: ServerChoice) -> ClusterAccess:
     """Return the access that kubectl would use. If there is no kubeconfig, use the only `orlop up` that runs.
 
-    Raises WrongUse if ~/.kube/config leads to another server than the `orlop up` that runs, and nothing chooses.
+    Raises WrongUse if ~/.kube/config leads to another server than a running `orlop up`, and the user named neither.
     """
     is_named = choice.kubeconfig or choice.context or os.environ.get("KUBECONFIG")
     running = [] if is_named else running_ups()
@@ -202,7 +202,7 @@ def _access(files: Kubeconfig, choice: ServerChoice) -> ClusterAccess:
         if len(running) > 1:
             raise SeveralRun(running) from None
         return files.find(str(running[0].kubeconfig))
-    # A pod has no such file, and uses its own cluster also where it sees the record of those that run.
+    # A pod has no such file: it uses its own cluster, even if it can read the record of running `orlop up`s.
     if running and files.home_file.exists() and access.server not in _servers(files, running):
         folders = ", ".join(str(state.folder) for state in running)
         raise WrongUse(

@@ -10,8 +10,8 @@ import click
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-UNCUT: Final = 1000
-"""More characters than a first sentence has."""
+LONGEST_SENTENCE: Final = 1000
+"""A limit in characters that no first sentence reaches."""
 
 VerbFunction = Callable[..., None]
 
@@ -27,12 +27,12 @@ CONTEXT_SETTINGS: Final = {"max_content_width": 100, "help_option_names": ["-h",
 
 
 class VerbGroup(click.Group):
-    """A verb with commands. Its help shows the first sentence of each whole, where click would cut it to one line."""
+    """A verb with commands. Its help shows the whole first sentence of each command; click would cut it to one line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, each.get_short_help_str(limit=UNCUT)) for name, each in commands])
+            formatter.write_dl([(name, each.get_short_help_str(limit=LONGEST_SENTENCE)) for name, each in commands])
 
 
 def with_options(function: VerbFunction, *options: Callable[[VerbFunction], VerbFunction]) -> VerbFunction:

@@ -1,8 +1,8 @@
-"""Calls of kubelet, as volumes of every kind serve them: what is in a request, and how a failed call ends.
+"""Read kubelet's requests, and end its failed calls, for volumes of every kind.
 
 A request names its volume, a path below kubelet's folder, and, in the context, keys that kubelet adds. Errors of the
-machine become errors with a status code. After a final status code kubelet never calls the opposite of the failed call.
-So a call undoes what it did before it raises such an error, or raises one after which kubelet calls again.
+machine become errors with a status code. After a final status code, kubelet never calls the RPC that would undo the
+failed call. So a call undoes what it did before it raises such an error, or raises one after which kubelet calls again.
 """
 
 from __future__ import annotations

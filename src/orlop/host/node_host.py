@@ -46,7 +46,7 @@ class MountSnapshot(Protocol):
     def is_mounted(self, place: FolderPlace, *, has_image: bool) -> bool:
         """Return whether the folder, a part of it, or the image it has, is mounted anywhere.
 
-        Cheaper than all `mounted_folders`, most of all without an image.
+        This costs less than `mounted_folders`, and least for a folder without an image.
         """
 
 

@@ -32,7 +32,7 @@ JSON: Final = "application/json"
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-PAGE: Final = 200  # not client-go's 500: a start lists several kinds at once, and their pages take 2 MB less so
+PAGE: Final = 200  # client-go has 500: a start lists several kinds at once, and smaller pages save 2 MB
 RETRY_BACKOFF: Final = Backoff(initial=0.1, factor=2.0, cap=10.0, jitter=0.5)
 MOST_RELISTS: Final = 3
 UNAUTHORIZED: Final = 401

@@ -71,8 +71,8 @@ class ObjectsOfNode:
     ) -> ApiObject | None:
         """Make the status of an object this one; return the written object, None if nothing had to be changed.
 
-        `guard` begins the patch with what must still be as it was read; else `PatchRefused` is raised, and the next
-        call starts from the object as it is now.
+        `guard` begins the patch with what must still be as it was read; if it has changed, `PatchRefused` is raised,
+        and the next call starts from the object as it is now.
         """
         patch = status_patch(obj, status, record, guard)
         if patch is None:
@@ -82,8 +82,8 @@ class ObjectsOfNode:
         try:
             written = await self._client.patch(self.kind, full_name, patch, subresource="status")
         except (PatchRefused, Conflict):
-            # Not only from the cache: after the restore of a backup, versions are smaller, and our own last write would
-            # be taken for the newer object until they have caught up.
+            # Read the object from the API server. After the restore of a backup the cache is not enough: versions are
+            # smaller then, and our own last write would count as the newer object until they have caught up.
             self._written.pop(name, None)
             with suppress(ApiError):
                 self._written[name] = await self.read(name)

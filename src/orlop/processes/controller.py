@@ -137,7 +137,7 @@ class DriveControl:
                 space.stop()
 
     async def _serve_static_volumes(self, session: SidecarSession[ControllerFlags]) -> None:
-        # Not without a configuration: the master and what it needs take 1.4 MB.
+        # Imported only with a configuration: the master and its imports take 1.4 MB.
         from orlop.processes.static_master_wiring import (  # noqa: PLC0415
             MasterServices,
             configuration_watch,

@@ -102,9 +102,9 @@ def worker_policy(namespace: str) -> list[ApiObject]:
 
 
 def access_of_shared_processes(namespace: str, system_namespace: str) -> list[ApiObject]:
-    """Return what `orlop node` and `orlop controller` may do besides, where they serve static volumes too.
+    """Return the additional rights of `orlop node` and `orlop controller` if they serve static volumes too.
 
-    The policy of the node's account knows the ProvisionerStatus already, and the lease is the controller's own.
+    The policy of the node's account covers ProvisionerStatus already, and the controller has a Lease of its own.
     """
     return [
         *_role_of(WORKER_ACCOUNT, "static-worker", namespace, WORKER_RULES, NODE_ACCOUNT, system_namespace),

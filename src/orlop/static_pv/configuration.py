@@ -83,7 +83,7 @@ class StaticClass:
 
     def stated_size(self, entry: str) -> int:
         """Return the size stated for a folder without a mount of its own; 0 if it is to be a mount."""
-        # Where the folder of the class is itself a file system, that one belongs to fsck, whatever the pattern is.
+        # If the folder of the class is the root of a file system, this entry belongs to fsck, whatever the pattern.
         if entry == LOST_AND_FOUND:
             return 0
         return next((each.size for each in self.directories if matches(each.pattern, entry)), 0)
@@ -135,7 +135,8 @@ def _loaded(name: str, text: str) -> Any:
         line = f" (line {place.line + 1})" if place is not None else ""
         raise ConfigurationFault(f"the file {name} is not YAML{line}: {getattr(error, 'problem', error)}") from error
     except (ValueError, AttributeError, RecursionError) as error:
-        # PyYAML lets these pass, such as that of a date with a thirteenth month. Unhandled, one would end the process.
+        # PyYAML passes on errors of the conversion, for example of a date with a thirteenth month. Unhandled, such an
+        # error would end the process.
         raise ConfigurationFault(f"the file {name} has a value that cannot be read: {error}") from error
 
 

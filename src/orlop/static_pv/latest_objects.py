@@ -32,7 +32,7 @@ class LatestObjects(Generic[Fingerprint]):
 
     def get(self, name: ObjectName) -> CachedObject | None:
         self._drop_old(name)
-        # First what we wrote: the cache may still have an object of this name that our own write has ended before.
+        # Our own write comes first: the cache may still have the former object of this name, which we have deleted.
         if (written := self._written.get(name)) is not None:
             return written
         cached = self.informer.get(name)

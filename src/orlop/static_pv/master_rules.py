@@ -77,7 +77,7 @@ def _step_of_present(disks: NodeDisks, volume: VersionedVolume) -> DiskStep:
         # Without a worker the volume may be another product's.
         return _step_of_lost(disks, volume)
     if facts.handed_back and facts.handed_back == disks.report.uid:
-        return LeaveAlone("it is handed back, and the worker's object of that time is still seen")
+        return LeaveAlone("it is handed back, and the cache still has the ProvisionerStatus of that time")
     listed = disks.listed.get(facts.name)
     if (patch := keeping_patch(facts, volume.version, listed.identity if listed is not None else "")) is not None:
         return PatchVolume(patch, "recorded")

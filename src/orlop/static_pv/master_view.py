@@ -27,7 +27,7 @@ from orlop.static_pv.node_disks_rules import (
     NodeDisks,
     VersionedVolume,
     is_file_system,
-    is_the_same_everywhere,
+    is_unique_across_nodes,
     lists_disk,
     read_node_report,
 )
@@ -191,14 +191,15 @@ class MasterView:
 
     def _moved_to(self, node: str, identities: Iterable[str]) -> dict[str, str]:
         found = {}
-        for identity in filter(is_the_same_everywhere, identities):
+        for identity in filter(is_unique_across_nodes, identities):
             for obj in self.volumes.candidates(BY_IDENTITY, identity):
                 facts = volume_facts(obj)
-                # The index lags behind our own writes, and these are candidates whatever their disk.
+                # Candidates include all that we wrote a moment ago, which the index does not have yet: check each.
                 if facts is None or facts.identity != identity or facts.node == node or facts.is_untouched:
                     continue
                 report = self.report_of(facts.node)
-                # The report of a node that is down still lists the disk. Only a file system may really be on two.
+                # The report of a node that is down still lists a disk that was moved. Only a file system can really be
+                # on two nodes, as a clone: believe the report of the other node only there.
                 if not is_file_system(identity) or report is None or not lists_disk(report, facts):
                     found[identity] = facts.name
         return found

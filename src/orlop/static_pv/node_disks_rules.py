@@ -67,14 +67,14 @@ def read_node_report(obj: ApiObject) -> DiskReport:
 
 
 def lists_disk(report: DiskReport, volume: StaticVolume) -> bool:
-    """Return whether a node lists the disk of one of its volumes where the volume has it."""
+    """Return whether the node lists the disk of this volume under the volume's own name."""
     return any(each.name == volume.name and each.identity == volume.identity for each in report.volumes or ())
 
 
-def is_the_same_everywhere(identity: str) -> bool:
-    """Return whether no two nodes have disks of this identity.
+def is_unique_across_nodes(identity: str) -> bool:
+    """Return whether an identity is unique: only one disk of all nodes can have it.
 
-    Serial numbers of virtual disks, names of mapped devices and files, and the folders of a cloned file system repeat.
+    Serial numbers of virtual disks, names of mapped devices and files, and folders of cloned file systems are not.
     """
     kind, _, rest = identity.partition(":")
     return kind == "wwn" or (kind == "fs" and ":" not in rest)

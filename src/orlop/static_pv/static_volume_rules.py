@@ -37,7 +37,7 @@ WIPE_DECIDED: Final = f"{GROUP}/wipe-decided"
 RELEASE: Final = f"{GROUP}/release"
 """Annotation, written by an admin: how the disk of a volume that is being deleted comes back, and of which deletion.
 
-One that was written before the deletion would decide about data that a claim has written since: it does not count.
+One that was written before the deletion is ignored: it would decide about data that a claim has written since.
 """
 HANDED_BACK: Final = f"{GROUP}/handed-back"
 """Annotation: the uid of the ProvisionerStatus under which the volume was handed back. A master that has not seen yet
@@ -78,7 +78,7 @@ class StaticVolume:
     is_wipe_decided: bool
     identity: str
     release: str
-    """How its disk comes back, of this deletion; empty: an admin has not decided."""
+    """How its disk comes back after this deletion; empty until an admin decides."""
     deleted_at: str = ""
     handed_back: str = ""
     was_seen_bound: bool = False
@@ -255,8 +255,8 @@ def keeping_patch(volume: StaticVolume, version: str, identity: str) -> JsonPatc
         patch = patch.add("metadata", "finalizers", *path, value=value)
     if volume.was_ever_bound and not volume.is_ever_bound_noted:
         patch = patch.add("metadata", "annotations", EVER_BOUND, value="true")
-    # Without an identity of its own a disk is recognized only until the machine restarts. While a claim has it, or none
-    # had it yet, what it is recognized by since then replaces what was noted before.
+    # A disk without an identity of its own is recognized only until the machine restarts. After a restart, replace what
+    # was noted while a claim has the disk or none had it yet; once the volume is being deleted, keep it for the wipe.
     if identity and (not volume.identity or (not volume.is_being_deleted and is_outdated(volume.identity, identity))):
         patch = patch.add("metadata", "annotations", DISK_IDENTITY, value=identity)
     return None if patch == start else patch
@@ -271,7 +271,7 @@ def releasing_patch(volume: StaticVolume, version: str) -> JsonPatch:
 
 
 def handing_back_patch(volume: StaticVolume, version: str, report_uid: str) -> JsonPatch:
-    """Remove our finalizer, and note of which ProvisionerStatus the volume was."""
+    """Remove our finalizer, and note under which ProvisionerStatus the volume was handed back."""
     return releasing_patch(volume, version).add("metadata", "annotations", HANDED_BACK, value=report_uid or NO_REPORT)
 
 

@@ -157,7 +157,7 @@ class Wiping:
         self._tasks[operation.uid] = self._group.start(work, name=f"wipe of {operation.volume}")
 
     def refuse(self, operation: DeleteOperation, why: str) -> None:
-        """End an attempt that must not begin."""
+        """Record a wipe that must not begin as failed."""
         if operation.uid in self._runs:
             return
         self._operations[operation.uid] = operation
@@ -194,7 +194,7 @@ class Wiping:
             delay = RETRY.delay(attempt, self._random)
             self._log.warning("wipe failed", **about, error=error, retry_after_seconds=round(delay, 1))
             if isinstance(error, HostError) and error.errno == errno.EBUSY:
-                # What uses the disk may write where the disk is wiped already: the next attempt begins anew.
+                # The program that uses the disk may write to parts that are wiped already: wipe everything again.
                 self._set_progress(operation.uid, replace(resume, done=0, message=""))
             self._end(operation.uid, WipeFailed(str(error), delay))
         except Exception as error:  # noqa: BLE001 - the top of the task: recorded, and tried again

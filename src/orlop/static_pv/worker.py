@@ -7,8 +7,8 @@ starts wipes. A write fails if the spec has changed since it was read; then ever
 Order for an operation: its entry is written (InProgress) → the object is read from the API server once more: a wipe
 starts only if both are still there → the wipe → its result is written. This module never writes the spec.
 
-After the restore of a backup the API server requests wipes again that were done, and whose disks have newer data. This
-process refuses those that it knows to be complete; one that was restarted meanwhile does not know.
+After the restore of a backup, the objects may request wipes again that were completed, of disks that have newer data.
+This process refuses a wipe that it has completed itself; a restarted process does not know about it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ WIPED_BEFORE: Final = (
 
 
 class PastWipes:
-    """The wipes that were complete, and whether the API server was restored from a backup since.
+    """The completed wipes, and whether the API server was restored from a backup since.
 
     A uid alone proves nothing: a volume that an admin had bound again is wiped a second time.
     """
@@ -92,7 +92,7 @@ class PastWipes:
     def __init__(self) -> None:
         self._complete: set[str] = set()
         self._generations: dict[str, int] = {}
-        """Of the object with each uid, as the API server returned it last."""
+        """By uid of an object: its generation when the API server last returned it."""
         self._current = ""
         self._is_restored = False
 
@@ -106,7 +106,7 @@ class PastWipes:
         return is_first
 
     def add(self, uid: str) -> None:
-        """Note that a wipe is complete, and that this was written."""
+        """Note a completed wipe whose result is written."""
         self._complete.add(uid)
 
     def may_have_newer_data(self, uid: str) -> bool:

@@ -12,7 +12,7 @@ from orlop.static_pv.configuration import StaticClass
 from orlop.static_pv.disk_step_rules import LeaveAlone, OfferDisk, ReportDisk
 from orlop.static_pv.master_rules import next_disk_step
 from orlop.static_pv.naming_rules import volume_name
-from orlop.static_pv.node_disks_rules import DiskReport, VersionedVolume, is_the_same_everywhere
+from orlop.static_pv.node_disks_rules import DiskReport, VersionedVolume, is_unique_across_nodes
 from support.static_volumes.static_objects import CONFIGURATION, class_object, local_volume, node_object
 from support.static_volumes.static_views import (
     BOUND,
@@ -144,7 +144,7 @@ def test_the_disk_of_a_used_volume_of_another_node_is_not_offered():
     ],
 )
 def test_identities_that_repeat_on_other_nodes_prove_no_move(identity: str, is_unique: bool):  # noqa: FBT001
-    assert is_the_same_everywhere(identity) == is_unique
+    assert is_unique_across_nodes(identity) == is_unique
 
 
 def test_a_path_where_another_volume_s_disk_is_being_wiped_is_not_offered():

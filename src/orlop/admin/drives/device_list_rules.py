@@ -74,7 +74,7 @@ def static_disks(reports: Iterable[ApiObject], volumes: Iterable[ApiObject]) -> 
 
 
 def _identities(device: SeenDevice) -> Iterator[str]:
-    """Yield the identities that workers of static volumes may have recognized a device by."""
+    """Yield the identities that a worker of static volumes may list a device under: those of `disk_identity`."""
     if device.wwn:
         yield f"wwn:{device.wwn}"
     elif device.serial:
@@ -83,8 +83,8 @@ def _identities(device: SeenDevice) -> Iterator[str]:
         yield f"fs:{device.file_system_uuid.replace('-', '')}"
 
 
-def _unless_static(node: str, device: SeenDevice, disks: StaticDisks) -> SeenDevice:
-    """Return the device, as one that cannot become a drive if it is a static volume: that may be in use, and blank."""
+def _with_static_reason(node: str, device: SeenDevice, disks: StaticDisks) -> SeenDevice:
+    """Return the device, with a reason against a drive if it is a static volume. Such a disk may be blank."""
     name = next((disks[node, each] for each in _identities(device) if (node, each) in disks), "")
     why = f"it is the static volume {name}"
     return msgspec.structs.replace(device, unusable=(*device.unusable, why)) if name else device
@@ -99,7 +99,7 @@ def device_rows(node_devices: Iterable[ApiObject], disks: StaticDisks = NO_STATI
         except ValueError:
             continue
         node = objects.name(obj)
-        rows += [DeviceRow(node, _unless_static(node, device, disks)) for device in status.devices]
+        rows += [DeviceRow(node, _with_static_reason(node, device, disks)) for device in status.devices]
     return sorted(rows, key=lambda row: (row.node, row.device.name))
 
 

@@ -85,7 +85,7 @@ async def list_orlop(kube: KubeClient, kind: Kind) -> Sequence[Object]:
 async def list_static_disks(kube: KubeClient) -> StaticDisks:
     """Return the disks that are static volumes; none where static volumes are not installed."""
     reports: Sequence[Object] = ()
-    # Who may see drives need not see these; the PersistentVolumes name most of the disks too.
+    # A user who may list drives may lack this right. The PersistentVolumes name most of the disks too.
     with suppress(NotFound, Forbidden):
         reports = (await kube.list(PROVISIONER_STATUS)).items
     volumes: Sequence[Object] = ()

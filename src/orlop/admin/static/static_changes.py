@@ -169,9 +169,9 @@ class OperatedStaticVolumes:
     async def hand_back(self, node: str) -> int:
         """Remove our finalizers from the volumes of a node; return from how many.
 
-        Its ProvisionerStatus goes first: without one, the master leaves its volumes alone. A master that has not seen
-        that yet is held off by a note in each volume. Which process is the master, and whether it runs, need not be
-        known: it may be part of a controller that has other work.
+        Delete its ProvisionerStatus first: without one, the master leaves the volumes alone. An annotation of each
+        volume stops a master that has not seen the deletion yet. So the master may keep running, also as a part of
+        `orlop controller`.
         """
         (plan,) = await self.hand_back_plans([node])
         if plan.why_not:

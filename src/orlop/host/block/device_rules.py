@@ -182,7 +182,7 @@ def _plain_reasons(device: BlockDevice, limits: DeviceLimits) -> Iterator[str]:
     yield from _reasons_of_kind(device, limits)
     if _matches(device, limits.denied):
         yield "--deny-devices of its node denies it"
-    # A loop device that is refused has this reason already.
+    # A refused loop device has a reason about --allow-devices already.
     elif limits.allowed and not _is_refused_loop(device, limits) and not _matches(device, limits.allowed):
         yield "--allow-devices of its node does not allow it"
     if device.is_read_only:

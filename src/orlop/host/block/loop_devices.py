@@ -32,7 +32,7 @@ READ_ONLY, UNTIL_CLOSED, DIRECT_IO = 1, 4, 16
 """Flags of a loop device. UNTIL_CLOSED: it is detached when no process and no mount has it open any more."""
 MOST_TRIES: Final = 100
 MOST_CHECKS: Final = 2_000
-"""Of whether a device is detached: about 0.2 s of CPU. A program that only lists devices is done by then."""
+"""Checks whether a device is detached, about 0.2 s of CPU. A program that only lists devices has closed it by then."""
 _CONFIG: Final = struct.Struct("=II52xI176x64x")  # descriptor, block size, flags; of struct loop_config
 _PARTITIONS: Final = "/proc/partitions"
 _LOOP: Final = re.compile(r"loop[0-9]+")
@@ -117,7 +117,7 @@ def _is_holder(device: str, path: str) -> bool:
 
 
 def is_soon_detached(is_attached: Callable[[], bool]) -> bool:
-    """Return whether a device that was cleared is detached soon.
+    """Wait a moment for the detachment of a cleared device; return whether it is detached.
 
     The kernel accepts CLEAR for a device that is open elsewhere, and detaches it at the last close. A program that
     lists loop devices has each of them open for a moment, and does not use this one: do not fail because of it.

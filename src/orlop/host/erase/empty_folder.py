@@ -1,13 +1,13 @@
 """Empty a folder that itself stays, such as the root of a mounted disk: everything in it is erased.
 
 Files are unlinked where they are. Folders are moved into a new folder beside them, which `erase_folder` erases, with
-the care it takes of a tenant's files: no link is followed, no mount is entered. Where the file system is full, folders
-are erased in place until there is space for a new one. A tenant that still writes may add entries: a bounded number of
+the care it takes of a tenant's files: no link is followed, no mount is entered. If the file system is full, folders are
+erased in place until there is space for the new folder. A tenant that still writes may add entries: a bounded number of
 rounds is made.
 
-Order of effects: files and moves, then the contents of the new folder, the new folder itself, the extended attributes
-of the folder, and all that is made durable. After a kill anywhere in between, the next call erases what is left, the
-new folder included.
+Order of effects: unlink the files and move the folders, erase the new folder, repeat until the folder is empty, remove
+its extended attributes, and make everything durable. After a kill anywhere in between, the next call erases what is
+left, the new folder included.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MOST_NAMES_TRIED: Final = 10_000
 STEPS_BETWEEN_PAUSES: Final = 256
 ASIDE: Final = ".orlop-erase-"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-OF_USERS: Final = "user."
-"""Prefix of the extended attributes that need no privilege."""
+USER_ATTRIBUTES: Final = "user."
+"""The prefix of extended attributes that a tenant can set without a privilege."""
 
 
 def empty_folder(
@@ -84,7 +84,7 @@ def _clear_away(folder: int, stop: threading.Event, pause_seconds: Callable[[], 
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                # A tenant has filled the disk. This needs no space, and returns some.
+                # The disk is full. Erasing a folder in place needs no space, and frees some.
                 _erase(folder, _shortened(folder, name, obstacles), stop, pause_seconds, threads)
     finally:
         if place >= 0:
@@ -112,7 +112,7 @@ def _erase(folder: int, name: str, stop: threading.Event, pause_seconds: Callabl
 
 
 def _remove_attributes(folder: int) -> None:
-    """Remove what a tenant has attached to the folder itself: the next one could read it."""
+    """Remove the extended attributes of the folder itself: a tenant has set them, and the next one could read them."""
     try:
         names = os.listxattr(folder)
     except OSError as error:
@@ -120,7 +120,7 @@ def _remove_attributes(folder: int) -> None:
             raise
         return
     for name in names:
-        if name.startswith(OF_USERS):
+        if name.startswith(USER_ATTRIBUTES):
             os.removexattr(folder, name)
 
 

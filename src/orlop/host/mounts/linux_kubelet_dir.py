@@ -71,7 +71,8 @@ class LinuxKubeletDir:
                 mounted = mounts.mounted_at(parent, target[-1])
         except HostError as error:
             return _if_missing(error, None)
-        # A file system outlives the name of its image, and its root looks as before: only the loop device shows it.
+        # A file system stays mounted after its image was unlinked, and its root looks as before: only the loop device
+        # shows that the image is gone.
         if mounted is not None and os.major(mounted.root.device) == LOOP_MAJOR:
             return replace(mounted, is_removed=mounted.is_removed or is_image_removed(mounted.root.device))
         return mounted

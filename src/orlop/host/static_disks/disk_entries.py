@@ -14,7 +14,7 @@ _LINK_OF_PLACE: Final = "/"
 DEVICE_SESSION: Final = "sequence"
 FOLDER_SESSION: Final = "folder"
 SESSIONS: Final = (DEVICE_SESSION, FOLDER_SESSION)
-"""What a disk is recognized by until the machine restarts: the kind, the boot, and what the kernel numbers."""
+"""What a disk is recognized by only until the machine restarts: `KIND:BOOT:`, and numbers that the kernel assigned."""
 
 
 class EntryKind(Enum):
@@ -59,12 +59,12 @@ class DiskEntry:
 
 
 def is_session(known: str) -> bool:
-    """Return whether something recognizes a disk only until the machine restarts."""
+    """Return whether this text recognizes a disk only until the machine restarts."""
     return known.startswith(tuple(f"{kind}:" for kind in SESSIONS))
 
 
 def is_outdated(known: str, now: str) -> bool:
-    """Return whether the machine has restarted between the two, so that they cannot be compared."""
+    """Return whether the machine has restarted between two such texts, so that they cannot be compared."""
     return is_session(known) and is_session(now) and known.split(":")[1:2] != now.split(":")[1:2]
 
 

@@ -60,7 +60,7 @@ def file_system_identity(uuid: str, folder: int, path: str) -> str:
 def folder_session(folder: int, boot: str) -> str:
     """Return what a folder of a file system without a UUID is recognized by until the machine restarts.
 
-    Not the number of its mount: each mount namespace has others, and a worker in a container gets a new one each time.
+    The id of its mount would not do: it differs in each mount namespace, and a restarted worker has a new namespace.
     """
     status = os.fstat(folder)
     return f"{FOLDER_SESSION}:{boot}:{status.st_dev}:{status.st_ino}" if boot else ""

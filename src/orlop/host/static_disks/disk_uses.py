@@ -27,7 +27,7 @@ VOLUMES_OF_KUBELET: Final = re.compile(
 )
 """In paths of mounts that kubelet makes of local volumes."""
 FOLDERS_OF_PODS: Final = re.compile(rf"{VOLUMES_OF_KUBELET.pattern}|/kubernetes\.io~csi/")
-"""In paths of mounts for pods, whatever made them. `orlop up` has local volumes beside those of drivers."""
+"""In paths of all mounts for pods. The kubelet of `orlop up` mounts local volumes in folders of CSI volumes."""
 _NODES: Final = "devtmpfs"
 
 

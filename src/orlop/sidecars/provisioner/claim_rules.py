@@ -51,7 +51,7 @@ class OpenOrder:
     is_refused: bool = False
     """The driver refused `order`: build it again from the current objects before the next call."""
     is_resumed: bool = False
-    """A former process left it, and may have saved the volume: a claim may have used it, and be gone by now."""
+    """A former process left the order, and may have saved its volume: a claim may have used it, and be gone by now."""
 
     @property
     def may_have_kept_data(self) -> bool:
@@ -220,7 +220,8 @@ def _undo(opened: OpenOrder, *, have_calls_ended: bool) -> ProvisioningStep:
         requests = opened.uncertain
         return CallDriver(opened.order if opened.order in requests or not requests else requests[0])
     if opened.may_have_kept_data and opened.fault is None:
-        # The entry in the journal may be left over from before the object was deleted. An admin decides.
+        # The journal entry may be older than the deletion of the PersistentVolume, whose data an admin kept:
+        # DeleteVolume would destroy them. Save the volume, and let an admin decide.
         return SaveVolume(opened.order, opened.volume)
     volume_id = opened.volume.volume_id if opened.fault is None else opened.fault.volume_id
     if not volume_id:

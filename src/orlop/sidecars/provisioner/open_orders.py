@@ -40,7 +40,7 @@ class OpenOrders:
             # duration of a call: comparing the recorded deadline with our clock would trust two machines' clocks.
             until = now + entry.call_seconds
             opened = OpenOrder(entry.order, until, is_recorded=True, is_being_deleted=entry.is_being_deleted)
-            # One whose volume was being deleted was never saved, or is empty.
+            # A volume that the former process was deleting has no data to keep: it was never saved, or is empty.
             opened = replace(opened, is_resumed=not entry.is_being_deleted)
             # An order is recorded before its call, so that its request may have created the volume too.
             self._add(replace(opened, uncertain=(entry.order, *entry.earlier)))

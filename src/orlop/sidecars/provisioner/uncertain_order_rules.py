@@ -40,8 +40,8 @@ def after_final_error(
     `before` is the order as it was before the call, and `opened` as it is now. `have_earlier_calls_ended`: when the
     call began, no earlier one could take effect any more.
     """
-    # The error is final for this call only. Of an earlier one either of two facts keeps the order: it may still run,
-    # or its response was lost, so that it may have created the volume before.
+    # The error is final for this call only. An earlier call keeps the order for one of two reasons: it may still run,
+    # or its response was lost, so that it may have created the volume.
     if not have_earlier_calls_ended:
         return replace(opened, uncertain=before.uncertain)
     if not before.uncertain:

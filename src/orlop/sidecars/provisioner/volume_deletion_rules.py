@@ -158,7 +158,8 @@ def _delete(facts: DeletionFacts) -> DeletionStep:
     if not isinstance(handle, str) or not handle or source.get("driver") != facts.driver:
         return RefuseDeletion(f"persistentvolume {name} has no volumeHandle of the driver {facts.driver}")
     if facts.needed_by:
-        # Someone has moved the data to another claim by a second object. Its attachments do not name this one.
+        # An admin made a second object to give the data to another claim. VolumeAttachments name that object, so the
+        # check for attachments below does not notice its use.
         return RefuseDeletion(
             f"the PersistentVolume {facts.needed_by} has the same volume {handle}: delete one of the two objects with "
             "the policy Retain"
