@@ -18,6 +18,7 @@ from typing import Final, Self
 from onenode.host import host_paths, payload_folder
 from onenode.host.payload_files import FileKind, FolderPermissions, HostPath, Names, Payload
 from onenode.host.volume_host import PlainVolumeHost
+from onenode.host.volume_mounts import attach_within
 from orlop.host.erase.erase_folder import REST_PREFIX, erase_folder
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, system_calls
@@ -145,13 +146,7 @@ def _mount_memory(parent: int, name: str, access: FolderPermissions, most_bytes:
     except OSError as error:
         raise HostError.because(error, f"The volume {name} cannot be had in memory") from error
     try:
-        system_calls.set_mount_attributes(tree, 0, 0, system_calls.PROPAGATION_PRIVATE)
-        with opened_below(parent, (name,), DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as target:
-            system_calls.attach_tree(tree, target)
-    except HostError:
-        raise
-    except OSError as error:
-        raise HostError.because(error, f"The volume {name} cannot be mounted") from error
+        attach_within(tree, parent, name, f"The volume {name} cannot be mounted")
     finally:
         os.close(tree)
 

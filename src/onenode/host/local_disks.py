@@ -16,12 +16,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from onenode.host.volume_mounts import FOLDER_MODE, require_block_device, resolved_path
+from onenode.host.volume_mounts import FOLDER_MODE, attach_within, require_block_device, resolved_path
 from orlop.host.block.disk_signatures import read_content
 from orlop.host.block.image_formats import run_maker
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, system_calls
-from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below, path_of
+from orlop.host.kernel.confined_paths import path_of
 from orlop.host.mounts.mounts import WORDS, MountOptions, parse_mount_options
 
 DEFAULT: Final = "ext4"
@@ -50,13 +50,7 @@ def mount_disk(disk: int, parent: int, name: str, fs_type: str, words: Sequence[
     tree = _mounted(disk, fs_type, content, options)
     try:
         confined_paths.make_folder(parent, name, FOLDER_MODE)
-        system_calls.set_mount_attributes(tree, 0, 0, system_calls.PROPAGATION_PRIVATE)
-        with opened_below(parent, (name,), DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as target:
-            system_calls.attach_tree(tree, target)
-    except HostError:
-        raise
-    except OSError as error:
-        raise HostError.because(error, f"{resolved_path(disk)} cannot be mounted") from error
+        attach_within(tree, parent, name, f"{resolved_path(disk)} cannot be mounted")
     finally:
         os.close(tree)
 

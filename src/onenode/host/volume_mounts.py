@@ -43,9 +43,8 @@ def opened_within(volume: int, parts: Sequence[str]) -> Iterator[int]:
 
 
 def mount_within(source: int, parent: int, name: str) -> None:
-    """Mounts what the handle stands for at a new name of its kind; the same, mounted there already, is kept."""
-    mounted = mounts.mounted_at(parent, name)
-    if mounted is not None and mounted.root == mounts.identity_of(source) and not mounted.is_removed:
+    """Mount what the handle stands for at a new name of its kind; keep a mount of the same."""
+    if _is_mounted_at(source, parent, name):
         return
     mounts.unmount(parent, name)
     _make_target(source, parent, name)
@@ -55,14 +54,31 @@ def mount_within(source: int, parent: int, name: str) -> None:
 
 
 def bind_within(source: int, parent: int, name: str, options: MountOptions) -> None:
-    """Bind a folder at a new folder. If the same folder is mounted there already, keep that mount."""
-    mounted = mounts.mounted_at(parent, name)
-    if mounted is not None and mounted.root == mounts.identity_of(source) and not mounted.is_removed:
+    """Bind a folder at a new folder; keep a mount of the same folder."""
+    if _is_mounted_at(source, parent, name):
         return
     mounts.unmount(parent, name)
     confined_paths.make_folder(parent, name, FOLDER_MODE)
     with opened_below(parent, (name,), DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as target:
         mounts.bind(source, target, options)
+
+
+def _is_mounted_at(source: int, parent: int, name: str) -> bool:
+    """Return whether a former call has mounted the source there already."""
+    mounted = mounts.mounted_at(parent, name)
+    return mounted is not None and mounted.root == mounts.identity_of(source) and not mounted.is_removed
+
+
+def attach_within(tree: int, parent: int, name: str, failure: str) -> None:
+    """Attach a detached mount at a folder. `failure` is the sentence of an error."""
+    try:
+        system_calls.set_mount_attributes(tree, 0, 0, system_calls.PROPAGATION_PRIVATE)
+        with opened_below(parent, (name,), DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as target:
+            system_calls.attach_tree(tree, target)
+    except HostError:
+        raise
+    except OSError as error:
+        raise HostError.because(error, failure) from error
 
 
 def unmount_within(parent: int, name: str) -> None:
