@@ -67,8 +67,8 @@ def _content(disk: int) -> str:
         raise HostError(errno.EIO, f"{resolved_path(disk)} cannot be formatted or mounted: {content.why_unread}.")
     if not content.signatures:
         return ""
-    known = content.file_system
-    return known.name if known is not None else "unknown data, probably partitions"
+    file_system = content.file_system
+    return file_system.name if file_system is not None else "unknown data, probably partitions"
 
 
 def _format(disk: int, fs_type: str) -> None:

@@ -285,5 +285,5 @@ class _KeysOfFile:
     def _fault(self, key: str, wanted: str, value: Any) -> ConfigurationFault:
         # A number of thousands of digits has no text, and aliases of YAML may make a text endless.
         is_long = isinstance(value, int) and abs(value) >= LARGEST_NUMBER
-        shown = "a number of too many digits" if is_long else SHORTENED.repr(value)
-        return ConfigurationFault(f"{self.named(key)} is {shown}: {wanted} is needed")
+        value_text = "a number of too many digits" if is_long else SHORTENED.repr(value)
+        return ConfigurationFault(f"{self.named(key)} is {value_text}: {wanted} is needed")

@@ -190,7 +190,8 @@ class MasterView:
         )
 
     def _moved_to(self, node: str, identities: Iterable[str]) -> dict[str, str]:
-        found = {}
+        """Return, by identity, the used volumes of other nodes whose disk is listed on this node now."""
+        names = {}
         for identity in filter(is_unique_across_nodes, identities):
             for obj in self.volumes.candidates(BY_IDENTITY, identity):
                 facts = volume_facts(obj)
@@ -201,8 +202,8 @@ class MasterView:
                 # The report of a node that is down still lists a disk that was moved. Only a file system can really be
                 # on two nodes, as a clone: believe the report of the other node only there.
                 if not is_file_system(identity) or report is None or not lists_disk(report, facts):
-                    found[identity] = facts.name
-        return found
+                    names[identity] = facts.name
+        return names
 
 
 @asynccontextmanager

@@ -99,8 +99,9 @@ class PastWipes:
     def observe(self, obj: ApiObject) -> bool:
         """Note an object that the API server returned, not a cache; return whether it is the first older one."""
         uid, generation = objects.uid(obj), objects.generation(obj)
-        known = self._generations.get(uid)
-        is_older = known is not None and (generation < known or uid != self._current)
+        last = self._generations.get(uid)
+        # Unless a backup is restored, generations only grow, and an object that was replaced does not come back.
+        is_older = last is not None and (generation < last or uid != self._current)
         self._generations[uid], self._current = generation, uid
         is_first, self._is_restored = is_older and not self._is_restored, self._is_restored or is_older
         return is_first

@@ -147,10 +147,10 @@ class PlainVolumes:
 
     async def _remove_orphans(self) -> None:
         try:
-            found = await self._disk.in_thread(partial(self._disk.host.names_in, volume_paths.ALL_PODS))
+            pod_uids = await self._disk.in_thread(partial(self._disk.host.names_in, volume_paths.ALL_PODS))
         except HostError as error:
             self._runtime.log.warning("leftover pod folders not readable", why=str(error))
             return
         # A pod that started meanwhile is no orphan: it gets its worker before its folder is made.
-        for pod_uid in sorted((found or frozenset()) - self._known - self._workers.keys()):
+        for pod_uid in sorted((pod_uids or frozenset()) - self._known - self._workers.keys()):
             self._begin(pod_uid, None)

@@ -129,9 +129,9 @@ class VolumeSteps:
 
     def forget(self, volume: UniqueName) -> None:
         """Forget a volume. It is detached when the Node's status no longer lists it as in use: report that soon."""
-        known = self._actual.volumes.get(volume)
+        actual = self._actual.volumes.get(volume)
         self._actual.forget(volume)
-        if known is not None and known.attachable:
+        if actual is not None and actual.attachable:
             self._node.report_soon()
 
 
@@ -192,12 +192,12 @@ class Operations:
     def forget_unknown(self) -> None:
         """Forget the failures of volumes that no pod needs and that are not on this node."""
         for volume in [*self._failures]:
-            known = (
+            is_known = (
                 volume in self._actual.volumes
                 or volume in self._under_way
                 or self._desired.any_mount(volume) is not None
             )
-            if not known:
+            if not is_known:
                 self._forgive(volume)
 
     def _forgive(self, volume: UniqueName) -> None:

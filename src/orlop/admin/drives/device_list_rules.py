@@ -61,16 +61,16 @@ NO_STATIC_DISKS: Final[StaticDisks] = {}
 
 def static_disks(reports: Iterable[ApiObject], volumes: Iterable[ApiObject]) -> StaticDisks:
     """Return the disks that are static volumes: those that workers list, and those of PersistentVolumes."""
-    found: dict[tuple[str, str], str] = {}
+    names: dict[tuple[str, str], str] = {}
     for obj in reports:
         try:
             report = read_node_report(obj)
         except ValueError:
             continue
-        found |= {(report.node, each.identity): each.name for each in report.volumes or ()}
+        names |= {(report.node, each.identity): each.name for each in report.volumes or ()}
     facts = [read_static_volume(each) for each in volumes]
-    found |= {(each.node, each.identity): each.name for each in facts if each is not None}
-    return {key: name for key, name in found.items() if key[1]}
+    names |= {(each.node, each.identity): each.name for each in facts if each is not None}
+    return {key: name for key, name in names.items() if key[1]}
 
 
 def _identities(device: SeenDevice) -> Iterator[str]:

@@ -74,8 +74,8 @@ def why_another(entry: DiskEntry, known: str) -> str:
         return ""
     if not entry.identity and is_outdated(known, entry.session):
         return "may not be the disk that was released: nothing identifies it, and the machine has restarted since"
-    shown = entry.recognized_by or "an unknown one"
-    return f"is not the disk that was released: that was {known}, this is {shown}"
+    current = entry.recognized_by or "an unknown one"
+    return f"is not the disk that was released: that was {known}, this is {current}"
 
 
 def overlaps(one: DiskEntry, other: DiskEntry) -> bool:

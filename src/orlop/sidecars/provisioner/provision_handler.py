@@ -290,17 +290,17 @@ class ProvisionHandler:
             return self._report(uid, self._sentence(opened.order, error))
         claim, ended = await self._claims.current(uid), began >= opened.may_run_until
         can_rebuild = is_rebuildable(claim, self._settings.driver)
-        kept = uncertain_order_rules.after_final_error(
+        remaining = uncertain_order_rules.after_final_error(
             before, opened, error.code, have_earlier_calls_ended=ended, is_rebuildable=can_rebuild
         )
-        if kept is not None and not ended:
-            self._open.put(uid, kept)
+        if remaining is not None and not ended:
+            self._open.put(uid, remaining)
             self._report(uid, self._sentence(opened.order, error))
             return RetryAfter(max(0.0, opened.may_run_until - self._clock.elapsed()))
-        if kept is None:
+        if remaining is None:
             self._close(uid)
         else:
-            self._open.put(uid, kept)
+            self._open.put(uid, remaining)
             if claim is None or not is_wanted(claim, opened.order):
                 return self._not_undone(error, opened.order, uid)
         return Done() if claim is None else await self._refused(error, opened.order, claim)

@@ -1,8 +1,8 @@
-"""What an explored API server may answer besides the truth: errors, and earlier states; and how histories show answers.
+"""Make the responses of an explored API server that fails or lags behind: errors, earlier states, and their names.
 
-Reads that may be answered as of an earlier moment are those of lists and objects with `resourceVersion=0`. Such a read
-takes what any server has, and a server may lag behind: the explorer chooses by how many changes. A read without a
-version is a quorum read, and always returns the current state.
+Reads of lists and objects with `resourceVersion=0` may have a response of an earlier moment. Such a read accepts the
+state of any server, and a server may lag behind: the explorer chooses by how many changes. A read without a version is
+a quorum read, and always returns the current state.
 
 Past states are read from the server itself, which keeps them for a while (`resourceVersionMatch=Exact`), version by
 version backwards. So a response has the last version at which it was true, and a watch from there returns the rest.
@@ -81,9 +81,9 @@ async def past_answers(request: HttpRequest, resource: str, send: SendRequest) -
         answer = await send(_as_of(listing, version))
         if answer.is_error:  # the server has dropped that version
             break
-        then = json.loads(answer.body)
-        if then["items"] != states[-1]["items"]:
-            states.append(then)
+        state = json.loads(answer.body)
+        if state["items"] != states[-1]["items"]:
+            states.append(state)
         if len(states) > len(BEHIND):
             break
     return [_item_of(state) if is_one_object else _answer(state) for state in states[1:]]
@@ -95,17 +95,17 @@ def _listing_of_one(request: HttpRequest) -> HttpRequest:
 
 
 def _as_of(listing: HttpRequest, version: int) -> HttpRequest:
-    kept = [pair for pair in listing.query if pair[0] not in NOT_FOR_PAST_READS]
+    parameters = [pair for pair in listing.query if pair[0] not in NOT_FOR_PAST_READS]
     exact = (("resourceVersion", str(version)), ("resourceVersionMatch", "Exact"))
-    return replace(listing, query=(*kept, *exact))
+    return replace(listing, query=(*parameters, *exact))
 
 
-def _item_of(then: dict[str, Any]) -> HttpResponse:
+def _item_of(state: dict[str, Any]) -> HttpResponse:
     """Return an item with its kind, which only its list names."""
-    if not then["items"]:
+    if not state["items"]:
         return refusal(404, "NotFound")
-    about = {"kind": then["kind"].removesuffix("List"), "apiVersion": then["apiVersion"]}
-    return _answer({**about, **then["items"][0]})
+    about = {"kind": state["kind"].removesuffix("List"), "apiVersion": state["apiVersion"]}
+    return _answer({**about, **state["items"][0]})
 
 
 def _answer(body: dict[str, Any]) -> HttpResponse:
