@@ -237,7 +237,7 @@ def uninstall_commands() -> tuple[str, str]:
 
 
 def type_commands(up: Up, script: str) -> None:
-    """Type commands at the root of the repository, where the first that fails ends them."""
+    """Run commands in a shell at the root of the repository, until the first one that fails."""
     programs = f"{KUBECTL.parent}:{os.environ['PATH']}"
     environment = {"PATH": programs, "HOME": str(up.folder), "KUBECONFIG": str(up.state / "kubeconfig")}
     typed = subprocess.run(
@@ -289,7 +289,7 @@ def test_the_commands_that_uninstall_erase_every_volume_and_leave_no_object():
 
 @pytest.mark.parametrize("is_too_late", [False, True])
 def test_the_commands_that_uninstall_and_keep_the_data_keep_it_for_the_next_installation(is_too_late: bool) -> None:  # noqa: FBT001
-    """`is_too_late`: everything was deleted while volumes were left, and the definitions cannot go."""
+    """`is_too_late`: everything was deleted while volumes were left, so the definitions are never deleted."""
     _, keeping = uninstall_commands()
     with installed_and_used() as up:
         up.kubectl.ok("delete", "pod", "web-0")

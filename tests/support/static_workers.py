@@ -74,7 +74,7 @@ class WorkerWorld(ClusterWorld):
         limits: WipeLimits = DEFAULT_LIMITS,
         way: StaticMachine | None = None,
     ) -> AsyncIterator[StaticWorker]:
-        """Run the process of a worker. `way` is how it reaches its machine, if not right here."""
+        """Run the process of a worker. `way` is how it reaches its machine; default: directly."""
         user = User(service_account_user(SPACE, WORKER_ACCOUNT), extra={NODE_OF_TOKEN: (NODE,)})
         transport = self.wire.around(self.on.transport(user))
         host = way or StaticMachine(FakeStaticHost(machine, points), right_here, right_here)

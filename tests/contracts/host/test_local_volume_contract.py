@@ -81,7 +81,7 @@ def file_system_on(disk: HostPath) -> str:
     return subprocess.run(words, check=False, capture_output=True, text=True).stdout.strip()
 
 
-def test_what_is_at_a_path_of_the_machine_is_known(machine: Machine):
+def test_the_kind_of_a_file_of_the_machine_is_returned(machine: Machine):
     host = machine.host
 
     assert host.kind_at(machine.folder) is FileKind.FOLDER
@@ -137,7 +137,7 @@ def test_a_blank_disk_is_not_formatted_to_be_read_only(machine: Machine):
     assert not machine.host.is_mounted(STAGED)
 
 
-def test_a_file_is_no_disk(machine: Machine):
+def test_a_plain_file_is_not_mounted_as_a_disk(machine: Machine):
     with pytest.raises(HostError) as refused:
         machine.host.mount_disk(machine.file, STAGED, "", ())
 
@@ -211,6 +211,6 @@ def test_a_blank_disk_that_somebody_claims_is_not_formatted(linux: Machine):
     assert file_system_on(linux.disk) == ""
 
 
-def test_a_type_that_is_no_word_runs_no_program(linux: Machine):
+def test_a_file_system_type_that_is_not_a_name_runs_no_program(linux: Machine):
     with pytest.raises(HostError, match="is no type of file system"):
         linux.host.mount_disk(linux.disk, STAGED, "../../bin/sh", ())

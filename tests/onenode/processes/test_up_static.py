@@ -127,7 +127,7 @@ def test_a_mounted_disk_and_a_folder_serve_pods_and_come_back_empty(disk: Path, 
         run("mount", disk, folder / "disk1")
         (folder / "plain").mkdir()
         try:
-            # The folder is the larger one: its size is stated.
+            # The folder is the larger one: its size is the configured one.
             eventually_there(
                 lambda: (
                     {name: each["state"] for name, each in volumes(up).items()}

@@ -389,7 +389,7 @@ ON_N1 = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}
 
 
 def test_disks_that_are_static_volumes_are_made_drives_neither_by_all_nor_by_force(here: Bench):
-    """They may be blank, and not in use at this moment: their data are those of a claim without a pod."""
+    """Such disks may be blank, or not in use at this moment: a claim without a pod may have data on them."""
     listed, gone, free = ({**SDB, "name": name, "serial": name} for name in ("sdb", "sdx", "sdy"))
     unmounted = {**SDC, "fileSystemUUID": "0a0b0c0d-0000-4000-8000-000000000001"}
     here.devices("n1", listed, {**gone, "wwn": "naa.5"}, unmounted, free)

@@ -482,10 +482,8 @@ INFEASIBLE = DRIVER_ERROR.replace("Internal", "InvalidArgument")
     [(DRIVER_ERROR, 1, True), (DRIVER_ERROR, 5, True), (DRIVER_ERROR, 9, False), (INFEASIBLE, 1, False)],
     ids=["first", "fifth", "ninth", "retried slowly"],
 )
-def test_a_failure_after_which_the_retry_was_not_reported_is_no_news_of_the_driver(
-    message: str, count: int, *, is_old: bool
-):
-    """The delay of a retry doubles with each failure: after five minutes only the longest one is not over."""
+def test_a_failure_whose_retry_was_not_reported_is_shown_as_old(message: str, count: int, *, is_old: bool):
+    """The delay of a retry doubles with each failure: after five minutes, only the longest delay still runs."""
 
     async def build(cluster: Cluster) -> None:
         claim = await waiting(cluster)
@@ -755,7 +753,7 @@ def test_a_claim_that_is_being_deleted_names_the_pods_that_keep_it():
     assert ended.json["fields"]["finalizers"] == [state.PVC_PROTECTION]
 
 
-def test_pods_that_are_being_deleted_already_are_not_to_be_deleted_again():
+def test_for_pods_that_are_being_deleted_already_no_deletion_is_advised():
     async def build(cluster: Cluster) -> None:
         claim = await cluster.bound_claim()
         await cluster.volume_of(claim)

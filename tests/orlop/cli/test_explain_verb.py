@@ -287,7 +287,7 @@ def test_if_the_default_orlop_up_is_stopped_the_command_that_starts_it_is_named(
 def test_beside_a_running_orlop_up_the_cluster_of_the_home_folder_has_to_be_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
 ) -> None:
-    # As it is on the machine of an admin: `orlop kubectl` means the `orlop up`, and kubectl another cluster.
+    # An admin's machine: `orlop kubectl` uses the `orlop up`, and kubectl uses another cluster.
     up, home = UpState(tmp_path / "up"), tmp_path / ".kube" / "config"
     for folder, port in ((home.parent, 1), (up.folder, 2)):
         folder.mkdir()

@@ -63,7 +63,7 @@ def report(here: Bench, *statuses: DeleteStatus, operations: tuple[Any, ...] = (
 def volume(
     here: Bench, phase: str = "Available", *, deleted: bool = False, release: str = "", **more: Any
 ) -> dict[str, Any]:
-    """Create the volume of disk1; `release`: of its deletion; `more`: annotations and fields of its spec."""
+    """Create the volume of disk1. `release`: the note for its deletion; `more`: annotations and fields of its spec."""
     node = here.get(NODE, "n1")
     obj = new_volume(D1, CONFIGURATION.classes[0], node, class_object(), CONFIGURATION)
     obj["metadata"]["annotations"] |= more.pop("annotations", {})

@@ -16,7 +16,7 @@ def test_a_target_with_a_name_that_no_file_system_takes_is_refused():
 
 @pytest.mark.parametrize("kubelet_dir", ["/k/l", "/k/l/", "//k//l/.", "/k/./l"])
 @pytest.mark.parametrize("target", ["/k/l/pods/x", "//k/l//pods/./x/", "/k/./l/pods/x"])
-def test_slashes_and_dots_that_mean_nothing_make_no_other_path(kubelet_dir: str, target: str):
+def test_repeated_slashes_and_single_dots_do_not_change_the_path(kubelet_dir: str, target: str):
     assert target_below(target, kubelet_dir) == "pods/x"
 
 
@@ -26,7 +26,7 @@ def test_what_is_not_below_kubelets_folder_is_refused_however_it_is_spelled(targ
         target_below(target, "/k/l/")
 
 
-def test_a_target_is_known_by_each_path_of_kubelets_folder():
+def test_a_target_is_found_by_each_path_of_kubelets_folder():
     assert target_below("/var/lib/kubelet/pods/x", "/var/lib/kubelet", "/data/kubelet") == "pods/x"
     assert target_below("/data/kubelet/pods/x", "/var/lib/kubelet", "/data/kubelet") == "pods/x"
     with pytest.raises(InvalidArgument, match="not below kubelet's folder /var/lib/kubelet"):

@@ -76,7 +76,7 @@ async def test_a_new_object_of_the_name_does_not_get_the_status_of_the_one_befor
 
 
 async def test_after_a_write_that_was_refused_the_object_is_known_as_it_is():
-    """After the restore of a backup the cache never gets as new as our own last write: it must not be asked."""
+    """After the restore of a backup, the cache does not become as new as our own last write, so it must not be used."""
     wire = HeldWatch()
     async with DriveWorld() as world:
         name = await world.add_drive(1)

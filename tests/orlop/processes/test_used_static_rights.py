@@ -1,4 +1,4 @@
-"""Every right that deploy/manifests/static grants is used by a worker and a master that live through everything."""
+"""A worker and a master in all situations use every right that deploy/manifests/static grants."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ FAULTS = [
     ({"storageClassMap": "", "useNodeNameOnly": "'true'"}, "useNodeNameOnly is 'true': true or false is needed"),
     ({"storageClassMap": "", "nodeLabelsForPV": "a: b"}, "nodeLabelsForPV is {'a': 'b'}: a list of texts"),
     ({"storageClassMap": "", "labelsForPV": "a: [b]"}, "labelsForPV.a is ['b']: a text is needed"),
-    # What PyYAML raises other errors than its own for.
+    # Values for which PyYAML raises errors that are not its own.
     ({"storageClassMap": "", "labelsForPV": "at: 2026-13-01"}, "the file labelsForPV has a value that cannot be read"),
     ({"storageClassMap": "fast: {hostDir: !!int x}"}, "the file storageClassMap has a value that cannot be read"),
     ({"storageClassMap": "fast: {hostDir: !!timestamp x}"}, "a value that cannot be read: "),

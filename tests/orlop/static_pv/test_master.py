@@ -131,7 +131,7 @@ async def test_the_disk_of_a_claim_that_is_mounted_elsewhere_is_offered_to_nobod
     ("identity", "count"), [("wwn:moved", 1), ("fs:cloned", 2), ("serial:QEMU HARDDISK:drive-scsi1", 2)]
 )
 async def test_a_disk_that_two_nodes_list_is_offered_twice_only_if_its_identity_may_repeat(identity: str, count: int):
-    """A node that is down lists its disks still, and one of them may be in another machine by now."""
+    """The report of a node that is down still lists its disks, and one of them may be in another machine by now."""
     async with StaticWorld("n1", "n2") as world, world.master():
         del world.nodes["n2"].disks["disk0"]
         world.nodes["n1"].disks["disk0"].identity = identity
@@ -182,7 +182,7 @@ async def test_a_retained_volume_that_is_deleted_waits_for_an_admin():
 
 @pytest.mark.parametrize("note", [AS_IS, WIPE, release_note(AS_IS, "2026-01-01T00:00:00Z"), release_note(AS_IS, "")])
 async def test_a_release_that_was_noted_before_the_deletion_does_not_count(note: str):
-    """Since then a claim may have written other data."""
+    """A claim may have written other data since the release was noted."""
     async with StaticWorld("n1", reclaimPolicy="Retain") as world, world.master():
         world.kubernetes.want("c")
         await world.settle(30.0)
@@ -343,7 +343,7 @@ async def test_a_claim_that_names_another_volume_by_now_is_not_deleted_with_the_
         assert await world.find(PERSISTENT_VOLUME_CLAIM, "c") is not None
 
 
-async def test_nothing_of_a_node_goes_that_only_the_cache_lacks():
+async def test_nothing_is_deleted_for_a_node_that_only_the_cache_lacks():
     async with StaticWorld("n1") as world, world.master(lost_claim_delay=60.0) as running:
         await bind_claim(world)
         report = await world.report("n1")

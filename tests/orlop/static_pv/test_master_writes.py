@@ -1,4 +1,4 @@
-"""The writes of the master: made as they were decided, seen at once, and by a process that leads."""
+"""The writes of the master: they are as decided, seen at once, and made only by the process that leads."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_volume_that_has_changed_since_is_not_deleted_and_seen_as_it_is(
         assert objects.resource_version(the.seen) == objects.resource_version(stored)
 
 
-async def test_a_volume_that_others_have_removed_is_seen_to_be_gone():
+async def test_a_volume_that_others_have_deleted_is_not_returned_any_more():
     async with writer() as the:
         decided_on = the.seen
         await the.world.merge(PERSISTENT_VOLUME, PV, {"metadata": {"finalizers": None}})
@@ -147,7 +147,7 @@ async def test_a_volume_whose_last_finalizer_goes_with_its_deletion_is_gone_at_o
 
 
 async def end_volume(the: Writer) -> Object:
-    """Have our own write end the volume; return what makes the next one of its name."""
+    """Delete the volume by our own write; return a function that creates the next one of its name."""
     await the.world.merge(PERSISTENT_VOLUME, PV, {"metadata": {"finalizers": None}})
     stored = (await the.world.volumes())[PV]
     await the.carry_out(EndVolume(objects.uid(stored), objects.resource_version(stored), "a test"))
@@ -180,7 +180,7 @@ async def test_a_write_whose_response_is_lost_is_seen_where_it_was_made():
 
 
 async def test_a_process_that_has_lost_its_lease_repeats_no_write():
-    """The POST of a volume has no version to fail by: the disk may be being wiped by now."""
+    """A POST has no resourceVersion that could make it fail, and the disk may be in a wipe by now."""
     async with writer() as the:
         body = {"metadata": {"name": "pv-late"}, "spec": (await the.world.volumes())[PV]["spec"]}
 

@@ -143,7 +143,7 @@ def test_the_disk_of_a_used_volume_of_another_node_is_not_offered():
         ("", False),
     ],
 )
-def test_identities_that_repeat_on_other_nodes_prove_no_move(identity: str, is_unique: bool):  # noqa: FBT001
+def test_an_identity_that_two_disks_can_have_does_not_prove_a_move(identity: str, is_unique: bool):  # noqa: FBT001
     assert is_unique_across_nodes(identity) == is_unique
 
 

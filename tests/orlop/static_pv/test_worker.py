@@ -391,7 +391,7 @@ async def test_a_wipe_begins_anew_after_an_attempt_that_found_the_disk_in_use():
             await world.until(world.listed)
             await world.request(operation("a"))
             await world.until(lambda: _is_half_done(world), within=200)
-        # An admin takes the disk for a free one, and gives it back a few minutes later.
+        # An admin mistakes the disk for a free one, and frees it a few minutes later.
         disk = disks_of(machine)["a"]
         disk.used_by = ("it is mounted at /mnt/old",)
         disk.data.add(0)
@@ -531,7 +531,7 @@ async def test_a_wipe_that_was_completed_unseen_is_not_begun_again():
 
 
 async def test_no_entry_is_written_for_an_operation_that_has_just_gone():
-    """The master takes an entry for a wipe, and would never offer the disk again."""
+    """The master would take the entry for a wipe, and never offer the disk again."""
     machine = machine_with(a=device())
     is_withdrawn, seen = False, list[Any]()
     async with WorkerWorld() as world, world.worker(machine):
@@ -616,7 +616,7 @@ async def test_emptying_a_folder_stops_when_nobody_requests_it_any_more():
     assert [each.is_set() for each in stops] == [True]
 
 
-async def test_a_disk_that_comes_while_its_folder_is_read_is_noticed_at_once():
+async def test_a_disk_that_is_added_while_its_folder_is_read_is_noticed_at_once():
     """The folder is watched before it is read, and a change during a pass causes the next one."""
     machine, watched = machine_with(), set[str]()
 
@@ -637,8 +637,8 @@ async def test_a_disk_that_comes_while_its_folder_is_read_is_noticed_at_once():
         assert world.clock.elapsed() - started < PERIOD_SECONDS / 2
 
 
-async def test_a_folder_that_hangs_is_asked_once():
-    """A thread that hangs cannot be ended: another call each time would use up all of them."""
+async def test_a_folder_that_hangs_is_read_by_one_thread_only():
+    """A hanging thread cannot be ended: a new call at each pass would use up all threads."""
     machine, surveys = machine_with(a=mount()), 0
 
     class Hanging(FakeStaticHost):

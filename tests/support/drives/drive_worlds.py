@@ -71,7 +71,7 @@ async def create_definitions(client: KubeClient) -> None:
 
 
 async def accept_any_field(client: KubeClient, kind: Kind) -> None:
-    """Let the server store objects that no definition of ours accepts, as one of another version may have."""
+    """Let the server store objects that our definitions refuse, as a definition of another version may have done."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     spec = {**anything, "properties": {"nodeName": {"type": "string"}}}
     schema = {"type": "object", "properties": {"spec": spec, "status": anything}}

@@ -171,7 +171,7 @@ def test_a_status_read_back_after_a_restart_knows_what_has_ended(of: dict[str, A
 
 
 @given(pods, codes)
-def test_a_pod_that_is_over_is_over_after_a_restart_and_runs_no_init_container_again(
+def test_a_finished_pod_stays_finished_after_a_restart_and_runs_no_init_container_again(
     of: dict[str, Any], given_codes: list[int]
 ):
     history = History(of, given_codes).lived()

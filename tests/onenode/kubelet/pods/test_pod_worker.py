@@ -499,7 +499,7 @@ async def test_a_pod_of_which_nothing_starts_after_a_restart_of_ours_is_not_told
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
 async def test_after_a_restart_of_ours_what_has_finished_stays_finished(policy: str):
-    """Its init containers too: they run again only where a container is started after them."""
+    """This holds for its init containers too: they run again only if a container is started after them."""
     async with PodWorld() as w:
         async with w.node():
             await w.make("exit 0", restartPolicy=policy, initContainers=[sh("exit 0", "init")])

@@ -1,4 +1,4 @@
-"""PersistentVolumes of the type `local`: what pods are shown when one cannot be mounted, and who may have it."""
+"""PersistentVolumes of the type `local`: the events of pods that cannot mount one, its node, and its group."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_path_that_cannot_be_mounted_is_an_event_in_kubelets_words_until
         (FileKind.FOLDER, f'MapVolume.MapBlockVolume failed for volume "pv1" : {DISK} is a directory, not a block'),
     ],
 )
-async def test_a_raw_volume_whose_device_is_missing_or_none_is_an_event(kind: FileKind | None, why: str):
+async def test_a_raw_volume_whose_device_is_missing_or_a_folder_is_an_event(kind: FileKind | None, why: str):
     async with VolumeWorld() as world:
         await world.local_claim(DISK, volumeMode="Block")
         pod = await world.device_pod()

@@ -1,4 +1,4 @@
-"""What holds of the operator's rules for every static volume: nothing is leaked or destroyed by mistake."""
+"""Properties of the operator's rules, for every static volume: no disk is lost, and no data destroyed by mistake."""
 
 from __future__ import annotations
 

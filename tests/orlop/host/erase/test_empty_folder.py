@@ -122,7 +122,7 @@ def test_a_disk_that_a_tenant_has_filled_is_emptied(room: Path, mkfs: tuple[str,
 
 
 @pytest.mark.parametrize("file_system", ["ext4", "xfs"])
-def test_data_that_a_tenant_attached_to_the_folder_itself_goes_too(room: Path, file_system: str):
+def test_extended_attributes_that_a_tenant_set_on_the_folder_are_removed(room: Path, file_system: str):
     disk = mounted_image(room, f"mkfs.{file_system}")
     os.setxattr(disk, "user.secret", b"a tenant's")
     os.setxattr(disk, "trusted.admins", b"kept")

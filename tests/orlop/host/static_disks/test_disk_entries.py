@@ -1,4 +1,4 @@
-"""Whether an entry is the disk that was known: by its identity, and without one until the machine restarts."""
+"""Recognizing the disk of an entry: by its identity or, without one, only until the machine restarts."""
 
 from __future__ import annotations
 

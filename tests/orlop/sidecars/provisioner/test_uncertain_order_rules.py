@@ -69,7 +69,7 @@ def test_no_final_error_ends_an_uncertain_order_or_drops_an_uncertain_request(
 def test_no_final_error_ends_an_order_or_changes_its_request_while_an_earlier_call_may_still_run(
     code: Code, uncertain: tuple[Any, ...], *, is_rebuildable: bool
 ):
-    """Also where no request is uncertain: that an earlier call may still run is reason enough."""
+    """This holds also if no request is uncertain: it is enough that an earlier call may still run."""
     before = opened(*uncertain, may_run_until=100.0)
 
     left = refused(before, code, is_rebuildable=is_rebuildable, have_earlier_calls_ended=False)

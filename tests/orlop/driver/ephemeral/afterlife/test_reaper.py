@@ -399,7 +399,7 @@ async def test_a_folder_that_somebody_reads_is_not_erased_when_asked(machine: Fa
 
 @pytest.mark.virtual_time
 async def test_a_folder_in_the_trash_that_somebody_reads_is_purged_when_that_has_ended(machine: FakeMachine):
-    """It was opened while it was retained; its pod came back, and went without an afterlife."""
+    """A reader opened the folder while it was retained. Then its pod came back, and ended without an afterlife."""
     async with running(machine) as node:
         with node.folders.book.being_read(ID):
             await node.pod_comes_and_goes(lifespan_seconds=0.0)
@@ -411,7 +411,7 @@ async def test_a_folder_in_the_trash_that_somebody_reads_is_purged_when_that_has
 
 @pytest.mark.virtual_time
 async def test_a_folder_in_doubt_that_lives_again_is_not_forgotten_when_its_lifespan_is_over(machine: FakeMachine):
-    """A publish that failed may have moved it."""
+    """A failed publish may have moved the folder."""
     async with running(machine) as node:
         await node.pod_comes_and_goes()
         (retained,) = [place for place in machine.folders if place.state is FolderState.RETAINED]
