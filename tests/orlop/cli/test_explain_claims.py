@@ -344,7 +344,8 @@ def test_a_late_binding_claim_that_went_back_to_the_scheduler_points_to_the_driv
         claim = await cluster.claim(storageClassName="fast")
         await cluster.pod(phase="Pending", conditions=[UNSCHEDULABLE])
         message = "rpc error: code = ResourceExhausted desc = the array is full"
-        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", message)
+        # After one failure the retry is due within seconds: five minutes later the error would be an old one.
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", message, count=12)
 
     ended = explain(build)
     assert ended.state == "WaitsForPodScheduled"
