@@ -108,7 +108,7 @@ class ProvisionerOutlook:
         if self.runs and self.outdated_failure is not None:
             return (
                 "Check that the driver runs: read its log, and that of the provisioner beside it. Its last error may "
-                "be over."
+                "no longer occur."
             )
         if self.runs:
             return "Read the log of the provisioner, and of the driver beside it, if nothing changes."
