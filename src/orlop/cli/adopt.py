@@ -46,7 +46,7 @@ def adopt_drives(drives: Sequence[str], node: str, seconds: float, output: str, 
     the cluster any more, and no pod uses its volumes. A DRIVE that cannot be seen on the node, such as a folder on a
     moved disk, is named together with --node. `orlop adopt` then brings its volumes back.
 
-    A disk of a node whose record, the file drive.json, is damaged gets it again.
+    If the record of a disk (the file drive.json) is damaged, it is written again.
     """
     plan = in_cluster(lambda cluster: _drive_adoption(cluster).plan(node, drives))
     reports = _carry_out(plan, seconds, yes=yes, dry_run=dry_run, is_result=output == "text")
