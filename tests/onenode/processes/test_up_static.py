@@ -122,11 +122,12 @@ def test_a_mounted_disk_and_a_folder_serve_pods_and_come_back_empty(disk: Path, 
     folder = tmp_path / "disks"
     (folder / "disk1").mkdir(parents=True)
     run("mkfs.ext4", "-q", disk)
+    # Before the start: a folder without a mount would be offered as it is within a second.
+    run("mount", disk, folder / "disk1")
     with orlop_up() as up:
-        up.start(f"--static-dir={folder}")
-        run("mount", disk, folder / "disk1")
-        (folder / "plain").mkdir()
         try:
+            up.start(f"--static-dir={folder}")
+            (folder / "plain").mkdir()
             # The folder is the larger one: its size is the configured one.
             eventually_there(
                 lambda: (
