@@ -211,8 +211,9 @@ EXAMPLES = {
 
 
 def test_every_example_is_tried():
-    """That of a claim on a drive is README's story (test_up_drives)."""
-    assert {path.stem for path in (REPOSITORY / "examples").glob("*.yaml")} == {*EXAMPLES, "claim-on-a-drive"}
+    """That of a claim on a drive is README's story (test_up_drives); that of a local disk is in test_up_static."""
+    examples = {path.stem for path in (REPOSITORY / "examples").glob("*.yaml")}
+    assert examples == {*EXAMPLES, "claim-on-a-drive", "claim-on-a-local-disk"}
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES))

@@ -15,6 +15,7 @@ from orlop.admin.up_state import UpState
 from orlop.processes.daemon import CannotGoOn
 from support.host.block_devices import block_device
 from support.host.kernel_rooms import run
+from support.places import REPOSITORY
 from support.processes.orlop_process import run_here
 from support.processes.up_process import Up
 from support.processes.up_process import up_folder as orlop_up
@@ -148,6 +149,16 @@ def test_a_mounted_disk_and_a_folder_serve_pods_and_come_back_empty(disk: Path, 
         finally:
             up.end()
             run("umount", folder / "disk1")
+
+
+def test_the_example_of_a_local_disk_runs_as_it_is(tmp_path: Path):
+    folder = tmp_path / "disks"
+    with block_device(tmp_path / "image", 256 * MIB) as disk, orlop_up() as up:
+        up.start(f"--static-dir={folder}")
+        (folder / "disk1").symlink_to(disk)
+        up.kubectl.ok("apply", "-f", str(REPOSITORY / "examples/claim-on-a-local-disk.yaml"))
+        up.runs("writer")
+        eventually_there(lambda: up.kubectl.run("exec", "writer", "--", "cat", "/data/greeting").stdout == "hello\n")
 
 
 def test_a_raw_volume_that_is_made_by_hand_is_a_device_in_its_pod_after_a_restart_too(disk: Path):

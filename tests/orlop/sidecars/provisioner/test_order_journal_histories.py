@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as some
 
 from orlop.kube import objects
-from orlop.kube.api_errors import ApiError
+from orlop.kube.api_errors import ApiError, NotFound
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import LEASE
 from orlop.records.provision_journal import JournalEntry
@@ -121,7 +121,9 @@ class History:
         for lease in await self.world.leases():
             version = objects.resource_version(lease)
             patch = MergePatch({"metadata": {"labels": {"touched": version}}})
-            await self.world.client.patch(LEASE, objects.name_of(lease), patch)
+            # The journal may have deleted a page that became empty since it was listed.
+            with suppress(NotFound):
+                await self.world.client.patch(LEASE, objects.name_of(lease), patch)
 
     async def take_over(self) -> None:
         """A second process opens the journal while the first lives; the first can record nothing any more."""
